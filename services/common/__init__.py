@@ -1,0 +1,1 @@
+"""What all services share: configuration, errors, servers, channels, records, queue and ledger."""

@@ -1,0 +1,1 @@
+"""The recipe: one typed, frozen tree read from TOML."""

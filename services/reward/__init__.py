@@ -1,0 +1,1 @@
+"""The reward service: grades responses in killable workers."""

@@ -1,0 +1,1 @@
+"""The rollout service: generates, has scored and pushes groups; applies new weights."""

@@ -1,0 +1,1 @@
+"""What SGLang lacks on a CPU without AMX: a plugin and stand-in kernels."""

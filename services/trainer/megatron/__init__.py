@@ -1,0 +1,1 @@
+"""The only importer of megatron: model, optimizer, checkpoints and the mapping to hub names."""
