@@ -1,0 +1,111 @@
+"""The sections of the rollout and the reward service."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from services.common.config.base import (
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Section,
+)
+from services.common.config.run import EndpointConfig
+
+
+class SamplingConfig(Section):
+    """How tokens are drawn for training."""
+
+    temperature: PositiveFloat = 1.0
+    """Softmax temperature, the same in the engine and the trainer."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Nucleus mass."""
+    max_new_tokens: PositiveInt = 16
+    """Most tokens of one response."""
+
+
+class EvaluationConfig(Section):
+    """Held-out evaluation."""
+
+    temperature: NonNegativeFloat = 1.0
+    """Softmax temperature; 0 is greedy."""
+    every_steps: NonNegativeInt = 5
+    """Evaluate after every so many steps; 0: only when asked."""
+    num_prompts: PositiveInt = 256
+    """Held-out prompts of an evaluation within the run."""
+
+
+class SpeculationConfig(Section):
+    """EAGLE with the model's MTP layer as the draft."""
+
+    enabled: bool = True
+    """Whether to speculate."""
+    num_steps: PositiveInt = 1
+    """Draft forward passes per verify step."""
+    topk: PositiveInt = 1
+    """Branches of the draft tree."""
+    num_draft_tokens: PositiveInt = 2
+    """Tokens verified at once, the known one included."""
+
+
+class EngineConfig(Section):
+    """The SGLang engine of a rollout service."""
+
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where it runs."""
+    tp: PositiveInt = 1
+    """Tensor-parallel ranks of the engine."""
+    max_running_requests: PositiveInt = 128
+    """Requests decoded together."""
+    context_length: PositiveInt = 1024
+    """Most tokens of prompt and response together."""
+    max_total_tokens: PositiveInt = 65536
+    """Tokens the key-value cache holds."""
+    start_timeout_seconds: PositiveFloat = 300.0
+    """Time the engine has to start."""
+    speculation: SpeculationConfig = SpeculationConfig()
+    """Speculative decoding."""
+
+
+class RolloutConfig(Section):
+    """The rollout service."""
+
+    endpoint: EndpointConfig = EndpointConfig()
+    """Where it listens."""
+    replicas: PositiveInt = 1
+    """Rollout services."""
+    prompts_per_step: PositiveInt = 32
+    """Groups of one training step."""
+    samples_per_prompt: PositiveInt = 8
+    """Samples of one group."""
+    max_refills: NonNegativeInt = 1
+    """How many times `prompts_per_step` further prompts may replace dropped groups of a step; a step that is still
+    short then trains on what it has."""
+    drop_equal_rewards: bool = True
+    """Drop groups whose samples all have the same reward: they carry no gradient."""
+    max_lag_versions: NonNegativeInt = 0
+    """Versions that the oldest token of a group may be behind the policy trained; 0 is on policy."""
+    sampling: SamplingConfig = SamplingConfig()
+    """Sampling for training."""
+    evaluation: EvaluationConfig = EvaluationConfig()
+    """Held-out evaluation."""
+    engine: EngineConfig = EngineConfig()
+    """The engine."""
+
+
+class RewardConfig(Section):
+    """The reward service."""
+
+    endpoint: EndpointConfig = EndpointConfig()
+    """Where it listens."""
+    grader: Literal["boxed"] = "boxed"
+    """Grader of the run."""
+    workers: PositiveInt = 1
+    """Worker processes."""
+    limit_seconds: PositiveFloat = 1.0
+    """Most time a grader may take for one sample; the worker is killed then."""
+    memory_limit_mb: PositiveInt = 1024
+    """Most address space of a worker above what it needs to start."""
+    max_batch_items: PositiveInt = 4096
+    """Most items of one ScoreBatch."""
