@@ -1,0 +1,46 @@
+"""A packed micro-batch: sequences laid end to end with the targets and loss inputs of every position.
+
+Legend: T tokens of the micro-batch, N sequences. Position t predicts `labels[t]`, the token after it in its own
+sequence; every loss input is aligned to labels. The last position of a sequence has no label and is masked.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedBatch:
+    """One micro-batch of one data-parallel rank."""
+
+    token_ids: torch.Tensor
+    """[T] int64."""
+    labels: torch.Tensor
+    """[T] int64; 0 where masked."""
+    position_ids: torch.Tensor
+    """[T] int64, from 0 in each sequence."""
+    cu_seqlens: torch.Tensor
+    """[N + 1] int32 offsets of the sequences."""
+    loss_mask: torch.Tensor
+    """[T] bool: the label is a response token that counts."""
+    advantages: torch.Tensor
+    """[T] float32; 0 where masked."""
+    engine_logprobs: torch.Tensor
+    """[T] float32 log-probabilities of the labels under the engine; 0 where masked."""
+    sample_indices: tuple[int, ...]
+    """[N] index of each sequence in the round's list of samples."""
+
+    @property
+    def num_tokens(self) -> int:
+        """T."""
+        return self.token_ids.numel()
+
+    @property
+    def num_sequences(self) -> int:
+        """N."""
+        return self.cu_seqlens.numel() - 1
+
+    @property
+    def num_loss_tokens(self) -> int:
+        """Labels that count."""
+        return int(self.loss_mask.sum())
