@@ -46,8 +46,8 @@ class Recipe(Section):
         model_ranks = parallel.tp * parallel.pp * parallel.cp
         if ranks % model_ranks:
             raise ValueError(
-                f"trainer.ranks is {ranks}, but tp {parallel.tp} x pp {parallel.pp} x cp {parallel.cp} needs a multiple "
-                f"of {model_ranks}; set trainer.ranks={model_ranks} or make trainer.parallel smaller"
+                f"trainer.ranks is {ranks}, but tp {parallel.tp} x pp {parallel.pp} x cp {parallel.cp} needs a "
+                f"multiple of {model_ranks}; set trainer.ranks={model_ranks} or make trainer.parallel smaller"
             )
         expert_ranks = parallel.ep * parallel.expert_tp * parallel.pp
         if ranks % expert_ranks:
@@ -58,8 +58,8 @@ class Recipe(Section):
         if parallel.ep == 1 and parallel.expert_tp != parallel.tp:
             # megatron-core 0.16.1 does not sum expert gradients over tp in this layout, in silence.
             raise ValueError(
-                f"trainer.parallel has tp {parallel.tp} with ep 1 and etp {parallel.expert_tp}, which trains experts with "
-                f"wrong gradients; set trainer.parallel.etp={parallel.tp} or ep={parallel.tp}"
+                f"trainer.parallel has tp {parallel.tp} with ep 1 and etp {parallel.expert_tp}, which trains experts "
+                f"with wrong gradients; set trainer.parallel.etp={parallel.tp} or ep={parallel.tp}"
             )
         return self
 
