@@ -1,0 +1,1 @@
+"""Prompts, their labels and demonstrations: where they come from and how they become token ids."""
