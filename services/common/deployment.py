@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from services.common.config.base import PositiveInt, Section
+from services.common.config.base import NonNegativeInt, PositiveInt, Section
 from services.common.config.recipe import Recipe
 from services.common.errors import ConfigError
 
@@ -41,6 +41,8 @@ class Deployment(Section):
 
     run_id: str
     """Unique id of the run; `--resume` keeps it."""
+    incarnation: NonNegativeInt
+    """How many times the run was resumed."""
     recipe: Recipe
     """The resolved recipe."""
     addresses: Addresses
@@ -57,6 +59,11 @@ class Deployment(Section):
     """Folder of results that other runs may reuse, such as a warm start."""
     trainer_rendezvous: str
     """host:port where the trainer's ranks meet."""
+
+    @property
+    def version_run_id(self) -> str:
+        """The run id of policy versions: steps repeat after a resume, so each incarnation has its own."""
+        return f"{self.run_id}.{self.incarnation}"
 
 
 def write_deployment(deployment: Deployment, path: Path) -> None:

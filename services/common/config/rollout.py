@@ -101,6 +101,8 @@ class RewardConfig(Section):
     """Where it listens."""
     grader: Literal["boxed"] = "boxed"
     """Grader of the run."""
+    require_end_token: bool = True
+    """A response cut at the token limit scores 0 whatever it contains."""
     workers: PositiveInt = 1
     """Worker processes."""
     limit_seconds: PositiveFloat = 1.0
