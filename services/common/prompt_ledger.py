@@ -5,8 +5,11 @@ prompt order) under leases and counts what became of them. A round is complete w
 accepted, or when `max_prompts_per_round` prompts were spent on it and none is out any more.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Protocol
+
+from services.common.errors import InvalidInputError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +38,11 @@ class RoundState:
     """Prompts handed out for the round so far and not returned."""
     num_dropped: dict[str, int] = field(default_factory=dict)
     """Groups dropped, by reason."""
+    num_rejected: dict[str, int] = field(default_factory=dict)
+    """Accepted groups that the trainer refused later, by reason."""
+    accepted_positions: tuple[int, ...] = ()
+    """Positions of the accepted groups, ascending. The groups to train on once the round is complete: a worker whose
+    lease ran out may have left one more in the queue."""
     reward_sum: float = 0.0
     """Sum of rewards over all settled samples, dropped groups included."""
     num_samples: int = 0
@@ -46,12 +54,18 @@ class RoundState:
 class PromptLedger(Protocol):
     """Leases prompts; every operation is atomic and survives a crash of any client.
 
-    Invariants: a position is out under at most one lease; a position whose lease expires or is returned is leased
-    again before any later one; refill is exact: never more prompts out than groups missing from the round.
+    Invariants: a position is out under at most one lease; a position whose lease expires or is returned stays with
+    its round and is leased again before any further one of that round; refill is exact: never more prompts out than
+    groups missing from the round; accepted + dropped + out never exceed `max_prompts_per_round`.
+
+    A worker pushes a group before it settles it as accepted, so that an accepted group is always in the queue.
     """
 
     def lease(self, *, worker: str, max_round: int, max_prompts: int) -> list[PromptLease]:
-        """Leases for the lowest incomplete rounds up to max_round; may be fewer than asked for, or none."""
+        """Leases for the lowest incomplete rounds up to max_round; may be fewer than asked for, or none.
+
+        Takes back every expired lease first. Until that happens an expired lease can still be settled.
+        """
         ...
 
     def settle_accepted(self, lease: PromptLease, *, rewards: list[float]) -> bool:
@@ -66,11 +80,41 @@ class PromptLedger(Protocol):
         """Returns prompts unspent, to be leased again first. Leases no longer held are ignored."""
         ...
 
+    def give_back_all(self, *, worker: str) -> int:
+        """Returns every prompt the worker holds and counts them. A worker that starts again calls this first."""
+        ...
+
     def reject_accepted(self, *, round_: int, position: int, reason: str) -> None:
         """The trainer refuses an accepted group (too old, or from an abandoned history): the round is open again
-        and the prompt is leased again first."""
+        and the prompt is leased again first.
+
+        Does nothing when the position is not accepted in the round. The sums of rewards and samples keep what the
+        refused group added: they tell what was generated, not what was trained. Use `reject_group` of
+        group_rejection.py, which also makes the group id pushable again.
+        """
         ...
 
     def round_state(self, round_: int) -> RoundState:
         """How far the round has come. A round never touched is all zeros."""
         ...
+
+
+def is_round_complete(
+    *, num_accepted: int, num_dropped: int, num_open: int, groups_per_round: int, max_prompts_per_round: int
+) -> bool:
+    """Whether no further group will come, with num_open prompts out or waiting to be leased again."""
+    is_short = num_accepted < groups_per_round
+    may_refill = num_accepted + num_dropped < max_prompts_per_round
+    return num_open == 0 and not (is_short and may_refill)
+
+
+def check_rewards(rewards: list[float]) -> float:
+    """The sum of the rewards.
+
+    Raises:
+        InvalidInputError: one is no finite number.
+    """
+    total = math.fsum(rewards) if all(math.isfinite(reward) for reward in rewards) else math.nan
+    if not math.isfinite(total):
+        raise InvalidInputError(f"rewards are {rewards}, but finite numbers are wanted; check the grader")
+    return total
