@@ -266,7 +266,7 @@ class SourceBuffer(google.protobuf.message.Message):
     transport: builtins.str
     """Transport that serves it: "shm" or "tcp"."""
     endpoint: builtins.str
-    """Where: a shared-memory segment name, or host:port."""
+    """Where: a shared-memory segment name, or host:port/buffer."""
     @property
     def digests(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """xxh3-64 of each piece as 16 hex digits, in the order of the plan's pieces."""
