@@ -26,6 +26,7 @@ class RankOrder(google.protobuf.message.Message):
     WARM_START_STEP_FIELD_NUMBER: builtins.int
     OFFER_SHARDS_FIELD_NUMBER: builtins.int
     FILL_BUFFER_FIELD_NUMBER: builtins.int
+    KEEP_BUFFER_FIELD_NUMBER: builtins.int
     SAVE_POLICY_FIELD_NUMBER: builtins.int
     LOAD_POLICY_FIELD_NUMBER: builtins.int
     RESET_OPTIMIZER_FIELD_NUMBER: builtins.int
@@ -45,6 +46,10 @@ class RankOrder(google.protobuf.message.Message):
     @property
     def fill_buffer(self) -> global___FillBuffer:
         """Fill the transfer buffer."""
+
+    @property
+    def keep_buffer(self) -> global___KeepBuffer:
+        """Keep the filled transfer buffer readable: its version is committed."""
 
     @property
     def save_policy(self) -> global___SavePolicy:
@@ -69,14 +74,15 @@ class RankOrder(google.protobuf.message.Message):
         warm_start_step: global___WarmStartStep | None = ...,
         offer_shards: global___OfferShards | None = ...,
         fill_buffer: global___FillBuffer | None = ...,
+        keep_buffer: global___KeepBuffer | None = ...,
         save_policy: global___SavePolicy | None = ...,
         load_policy: global___LoadPolicy | None = ...,
         reset_optimizer: global___ResetOptimizer | None = ...,
         stop_rank: global___StopRank | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["fill_buffer", b"fill_buffer", "load_policy", b"load_policy", "offer_shards", b"offer_shards", "reset_optimizer", b"reset_optimizer", "save_policy", b"save_policy", "stop_rank", b"stop_rank", "train_round", b"train_round", "warm_start_step", b"warm_start_step", "work", b"work"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["fill_buffer", b"fill_buffer", "load_policy", b"load_policy", "offer_shards", b"offer_shards", "reset_optimizer", b"reset_optimizer", "save_policy", b"save_policy", "stop_rank", b"stop_rank", "train_round", b"train_round", "warm_start_step", b"warm_start_step", "work", b"work"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["work", b"work"]) -> typing.Literal["train_round", "warm_start_step", "offer_shards", "fill_buffer", "save_policy", "load_policy", "reset_optimizer", "stop_rank"] | None: ...
+    def HasField(self, field_name: typing.Literal["fill_buffer", b"fill_buffer", "keep_buffer", b"keep_buffer", "load_policy", b"load_policy", "offer_shards", b"offer_shards", "reset_optimizer", b"reset_optimizer", "save_policy", b"save_policy", "stop_rank", b"stop_rank", "train_round", b"train_round", "warm_start_step", b"warm_start_step", "work", b"work"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["fill_buffer", b"fill_buffer", "keep_buffer", b"keep_buffer", "load_policy", b"load_policy", "offer_shards", b"offer_shards", "reset_optimizer", b"reset_optimizer", "save_policy", b"save_policy", "stop_rank", b"stop_rank", "train_round", b"train_round", "warm_start_step", b"warm_start_step", "work", b"work"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["work", b"work"]) -> typing.Literal["train_round", "warm_start_step", "offer_shards", "fill_buffer", "keep_buffer", "save_policy", "load_policy", "reset_optimizer", "stop_rank"] | None: ...
 
 global___RankOrder = RankOrder
 
@@ -153,6 +159,18 @@ class FillBuffer(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["ranks", b"ranks"]) -> None: ...
 
 global___FillBuffer = FillBuffer
+
+@typing.final
+class KeepBuffer(google.protobuf.message.Message):
+    """KeepBuffer has no fields."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___KeepBuffer = KeepBuffer
 
 @typing.final
 class SavePolicy(google.protobuf.message.Message):

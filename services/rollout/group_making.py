@@ -1,0 +1,120 @@
+"""Makes one group of a lease: generate, score, and push, drop or give back."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+from services.common.errors import OverloadedError
+from services.common.prompt_ledger import PromptLease, PromptLedger
+from services.common.records import Group, Prompt, group_id
+from services.common.sample_queue import SampleQueue
+from services.rollout.engine import Engine, SamplingParameters
+from services.rollout.scoring import ScoredResponse, Scorer, TextDecoder, sample_of, score_responses
+from services.rollout.tally import ACCEPTED, EQUAL_REWARDS, LATE, Tally
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+_RETRY_SECONDS = 1.0
+
+
+class PromptOrder(Protocol):
+    """The run's endless prompt order."""
+
+    def prompt_at(self, position: int) -> Prompt:
+        """The prompt at a position; the same on every replica and after every restart."""
+        ...
+
+
+class GroupMaker:
+    """Turns leases into settled groups. The engine's event loop runs it; queue, ledger and scorer run in threads."""
+
+    def __init__(
+        self,
+        *,
+        run_id: str,
+        engine: Engine,
+        prompts: PromptOrder,
+        decoder: TextDecoder,
+        scorer: Scorer,
+        ledger: PromptLedger,
+        queue: SampleQueue,
+        sampling: SamplingParameters,
+        samples_per_prompt: int,
+        drop_equal_rewards: bool,
+        require_end_token: bool,
+        tally: Tally,
+    ) -> None:
+        self._run_id = run_id
+        self._engine = engine
+        self._prompts = prompts
+        self._decoder = decoder
+        self._scorer = scorer
+        self._ledger = ledger
+        self._queue = queue
+        self._sampling = sampling
+        self._samples_per_prompt = samples_per_prompt
+        self._drop_equal_rewards = drop_equal_rewards
+        self._require_end_token = require_end_token
+        self._tally = tally
+
+    async def make(self, lease: PromptLease) -> None:
+        """Settles the lease. The lease goes back when the engine or the grader fails, or the task is cancelled.
+
+        Raises:
+            UnavailableError: the engine or the queue is gone.
+        """
+        started = time.monotonic()
+        try:
+            outcome = await self._make(lease)
+        except BaseException:
+            self._ledger.give_back([lease])
+            raise
+        self._tally.add_group(outcome, seconds=time.monotonic() - started)
+
+    async def _make(self, lease: PromptLease) -> str:
+        prompt = self._prompts.prompt_at(lease.position)
+        responses = await self._engine.generate(
+            prompt.token_ids, sampling=self._sampling, num_samples=self._samples_per_prompt
+        )
+        scored = await asyncio.to_thread(
+            _until_there_is_room,
+            lambda: score_responses(
+                [(prompt, response) for response in responses],
+                decoder=self._decoder,
+                scorer=self._scorer,
+                require_end_token=self._require_end_token,
+            ),
+        )
+        self._tally.add_responses(scored)
+        rewards = [item.reward for item in scored]
+        if self._drop_equal_rewards and len(set(rewards)) == 1:
+            held = await asyncio.to_thread(self._ledger.settle_dropped, lease, reason=EQUAL_REWARDS, rewards=rewards)
+            return EQUAL_REWARDS if held else LATE
+        group = self._group(lease, prompt, scored)
+        await asyncio.to_thread(_until_there_is_room, lambda: self._queue.push(group))
+        held = await asyncio.to_thread(self._ledger.settle_accepted, lease, rewards=rewards)
+        return ACCEPTED if held else LATE
+
+    def _group(self, lease: PromptLease, prompt: Prompt, scored: Sequence[ScoredResponse]) -> Group:
+        name = group_id(run_id=self._run_id, round_=lease.round, position=lease.position)
+        return Group(
+            group_id=name,
+            round=lease.round,
+            position=lease.position,
+            prompt_token_ids=prompt.token_ids,
+            samples=tuple(sample_of(item, group_id=name, index=index) for index, item in enumerate(scored)),
+        )
+
+
+def _until_there_is_room(action: Callable[[], Result]) -> Result:
+    """Repeats an action that a full peer refuses; back-pressure reaches the engine because its task waits here."""
+    while True:
+        try:
+            return action()
+        except OverloadedError as error:
+            logger.info("waiting for room", extra={"detail": str(error)})
+            time.sleep(min(error.retry_after_seconds, _RETRY_SECONDS))

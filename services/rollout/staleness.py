@@ -1,0 +1,10 @@
+"""Which rounds may be generated for, given the version the engine holds."""
+
+
+def newest_open_round(*, version_step: int, max_lag_versions: int) -> int:
+    """The newest round whose groups may start now.
+
+    A group of round r trains the policy of version r. Tokens of version v are then r - v versions behind, so the round
+    is open while r <= v + max_lag_versions.
+    """
+    return version_step + max_lag_versions

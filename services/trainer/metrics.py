@@ -1,0 +1,62 @@
+"""What the trainer measures."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from services.trainer.reports import StepReport
+
+_SECONDS = (0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
+
+
+class TrainerMetrics:
+    """Metrics of rank 0."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        gauge, self._registry = self._gauge, registry
+        self.steps = Counter("trainer_steps_total", "Training steps done.", registry=registry)
+        self.samples = Counter("trainer_samples_total", "Samples trained on.", registry=registry)
+        self.tokens = Counter("trainer_tokens_total", "Response tokens trained on.", registry=registry)
+        self.phase_seconds = Histogram(
+            "trainer_phase_seconds",
+            "Seconds of a step by phase: wait, train, sync.",
+            ["phase"],
+            registry=registry,
+            buckets=_SECONDS,
+        )
+        self.policy_version = gauge("trainer_policy_version_steps", "Step of the last committed version.")
+        self.reward = gauge("trainer_reward_mean", "Mean reward of the last round.")
+        self.held_out_accuracy = gauge("trainer_held_out_accuracy_ratio", "Last held-out mean reward.")
+        self.gradient_norm = gauge("trainer_gradient_norm", "Norm before clipping of the last step.")
+        self.clip_fraction = gauge("trainer_clip_fraction_ratio", "Share of clipped tokens of the last step.")
+        self.entropy = gauge("trainer_entropy_nats", "Mean entropy of the last step.")
+        self.mismatch = gauge("trainer_logprob_mismatch_mean", "Mean difference of trainer and engine log-probability.")
+        self.accept_length = gauge("trainer_accept_length_tokens", "Tokens per verify step of the trained samples.")
+        self.lag = gauge("trainer_lag_steps", "Largest lag of the last round.")
+        self.queue_depth = gauge("trainer_queue_depth_groups", "Groups in the stream.")
+        self.groups_dropped = Counter(
+            "trainer_groups_dropped_total", "Groups dropped or rejected, by reason.", ["reason"], registry=registry
+        )
+
+    def observe(self, report: StepReport) -> None:
+        """Takes over one step's report."""
+        self.steps.inc()
+        self.samples.inc(report.round.num_samples)
+        self.tokens.inc(report.round.num_response_tokens)
+        self.phase_seconds.labels(phase="wait").observe(report.wait_seconds)
+        self.phase_seconds.labels(phase="train").observe(report.train_seconds)
+        self.phase_seconds.labels(phase="sync").observe(report.publish.sync_seconds)
+        self.policy_version.set(report.step + 1)
+        self.reward.set(report.round.mean_reward)
+        if report.held_out_accuracy is not None:
+            self.held_out_accuracy.set(report.held_out_accuracy)
+        self.gradient_norm.set(report.update.gradient_norm)
+        self.clip_fraction.set(report.update.clip_fraction)
+        self.entropy.set(report.update.entropy)
+        self.mismatch.set(report.update.logprob_mismatch_mean)
+        self.accept_length.set(report.round.accept_length)
+        self.lag.set(report.round.max_lag_steps)
+        self.queue_depth.set(report.queue_depth)
+        for reason, count in report.round.num_groups_dropped.items():
+            self.groups_dropped.labels(reason=reason).inc(count)
+
+    def _gauge(self, name: str, documentation: str) -> Gauge:
+        return Gauge(name, documentation, registry=self._registry)

@@ -1,0 +1,36 @@
+"""Figures of the groups of one round. Pure."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from services.common.prompt_ledger import RoundState
+from services.common.records import Group, Sample
+from services.common.reply_figures import accept_length, mean_response_tokens, thinking_rate
+from services.trainer.reports import RoundSummary
+
+
+def summarize_round(groups: Sequence[Group], state: RoundState, texts: Sequence[str]) -> RoundSummary:
+    """The figures of a round.
+
+    Args:
+        texts: the samples' responses as text, in the order of the groups and their samples.
+    """
+    samples = [sample for group in groups for sample in group.samples]
+    lags = [_lag(group, sample) for group in groups for sample in group.samples]
+    return RoundSummary(
+        mean_reward=state.reward_sum / state.num_samples if state.num_samples else 0.0,
+        num_groups=len(groups),
+        num_samples=len(samples),
+        num_response_tokens=sum(len(sample.response_token_ids) for sample in samples),
+        num_groups_dropped=dict(Counter(state.num_dropped) + Counter(state.num_rejected)),
+        accept_length=accept_length(samples),
+        thinking_rate=thinking_rate(texts),
+        mean_response_tokens=mean_response_tokens(samples),
+        mean_lag_steps=sum(lags) / len(lags) if lags else 0.0,
+        max_lag_steps=max(lags, default=0),
+    )
+
+
+def _lag(group: Group, sample: Sample) -> int:
+    oldest = sample.oldest_step
+    return 0 if oldest is None else group.round - oldest
