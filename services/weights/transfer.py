@@ -3,6 +3,16 @@
 from dataclasses import dataclass
 from math import prod
 
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+"""Bytes of one element of each dtype that may travel."""
+ALIGNMENT_BYTES = 64
+"""Pieces begin at multiples of a cache line, so that any dtype can view them."""
+
+
+def align(offset_bytes: int) -> int:
+    """The next offset at which a piece may begin."""
+    return -(-offset_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
 
 @dataclass(frozen=True, kw_only=True)
 class Box:
@@ -103,6 +113,28 @@ class Piece:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PieceKey:
+    """What a piece holds, wherever it lies: equal keys have equal bytes."""
+
+    tensor: str
+    """Hub name."""
+    box: Box
+    """The block."""
+    dtype: str
+    """dtype on the wire."""
+
+    @staticmethod
+    def of(piece: Piece) -> "PieceKey":
+        """The key of a piece."""
+        return PieceKey(tensor=piece.tensor, box=piece.box, dtype=piece.dtype)
+
+    @property
+    def sort_key(self) -> tuple[str, tuple[int, ...], tuple[int, ...], str]:
+        """A total order."""
+        return self.tensor, self.box.starts, self.box.sizes, self.dtype
+
+
+@dataclass(frozen=True, kw_only=True)
 class SourceRankPlan:
     """The content of one source rank's transfer buffer."""
 
@@ -121,7 +153,7 @@ class SourceBuffer:
     transport: str
     """"shm" or "tcp"."""
     endpoint: str
-    """Shared-memory segment name, or host:port."""
+    """shm: the segment's name. tcp: host:port/buffer."""
     digests: tuple[str, ...]
     """xxh3-64 of each piece as 16 hex digits, in the order of the plan's pieces."""
 
