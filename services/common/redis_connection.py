@@ -35,6 +35,7 @@ def open_redis(url: str, *, timeout_seconds: float = 5.0) -> redis.Redis:
             url,
             socket_connect_timeout=timeout_seconds,
             socket_timeout=timeout_seconds,
+            protocol=2,
             # A repeated claim would lose the entries of the first one, so only run() below repeats.
             retry=Retry(NoBackoff(), 0),
         )
