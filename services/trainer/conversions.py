@@ -1,11 +1,11 @@
 """Pure maps between the trainer's records and its messages."""
 
-from functools import singledispatch
 from pathlib import Path
 
 from furlong.trainer.v1 import orders_pb2, trainer_pb2
 
 from services.common.conversions import group_from_proto, group_to_proto, version_to_proto
+from services.common.errors import InvalidInputError
 from services.trainer.orders import (
     FillBuffer,
     KeepBuffer,
@@ -99,8 +99,7 @@ def order_to_bytes(order: RankOrder) -> bytes:
 def order_from_bytes(data: bytes) -> RankOrder:
     """The order of rank 0's bytes."""
     message = orders_pb2.RankOrder.FromString(data)
-    work = message.WhichOneof("work")
-    match work:
+    match work := message.WhichOneof("work"):
         case "train_round":
             round_ = message.train_round
             return TrainRound(step=round_.step, groups=tuple(group_from_proto(group) for group in round_.groups))
@@ -113,8 +112,15 @@ def order_from_bytes(data: bytes) -> RankOrder:
         case "load_policy":
             load = message.load_policy
             return LoadPolicy(folder=Path(load.folder), with_optimizer=load.with_optimizer)
-    assert work is not None, "rank 0 always names the work"
-    return _FIELDLESS[work]
+        case "offer_shards":
+            return OfferShards()
+        case "keep_buffer":
+            return KeepBuffer()
+        case "reset_optimizer":
+            return ResetOptimizer()
+        case "stop_rank":
+            return StopRank()
+    raise InvalidInputError(f"an order names the work {work!r}; run all trainer ranks from one installation")
 
 
 def reply_to_bytes(reply: RankReply) -> bytes:
@@ -137,45 +143,26 @@ def reply_from_bytes(data: bytes) -> RankReply:
     )
 
 
-_FIELDLESS: dict[str, RankOrder] = {
-    "offer_shards": OfferShards(),
-    "keep_buffer": KeepBuffer(),
-    "reset_optimizer": ResetOptimizer(),
-    "stop_rank": StopRank(),
-}
-
-
-@singledispatch
 def _order_message(order: RankOrder) -> orders_pb2.RankOrder:
-    name = next(name for name, fieldless in _FIELDLESS.items() if fieldless == order)
-    message = orders_pb2.RankOrder()
-    getattr(message, name).SetInParent()
-    return message
-
-
-@_order_message.register
-def _(order: TrainRound) -> orders_pb2.RankOrder:
-    groups = [group_to_proto(group) for group in order.groups]
-    return orders_pb2.RankOrder(train_round=orders_pb2.TrainRound(step=order.step, groups=groups))
-
-
-@_order_message.register
-def _(order: WarmStartStep) -> orders_pb2.RankOrder:
-    return orders_pb2.RankOrder(warm_start_step=orders_pb2.WarmStartStep(step=order.step))
-
-
-@_order_message.register
-def _(order: FillBuffer) -> orders_pb2.RankOrder:
-    ranks = [source_rank_plan_to_proto(plan) for plan in order.plans]
-    return orders_pb2.RankOrder(fill_buffer=orders_pb2.FillBuffer(ranks=ranks))
-
-
-@_order_message.register
-def _(order: SavePolicy) -> orders_pb2.RankOrder:
-    return orders_pb2.RankOrder(save_policy=orders_pb2.SavePolicy(folder=str(order.folder)))
-
-
-@_order_message.register
-def _(order: LoadPolicy) -> orders_pb2.RankOrder:
-    load = orders_pb2.LoadPolicy(folder=str(order.folder), with_optimizer=order.with_optimizer)
-    return orders_pb2.RankOrder(load_policy=load)
+    match order:
+        case TrainRound(step=step, groups=groups):
+            messages = [group_to_proto(group) for group in groups]
+            return orders_pb2.RankOrder(train_round=orders_pb2.TrainRound(step=step, groups=messages))
+        case WarmStartStep(step=step):
+            return orders_pb2.RankOrder(warm_start_step=orders_pb2.WarmStartStep(step=step))
+        case FillBuffer(plans=plans):
+            ranks = [source_rank_plan_to_proto(plan) for plan in plans]
+            return orders_pb2.RankOrder(fill_buffer=orders_pb2.FillBuffer(ranks=ranks))
+        case SavePolicy(folder=folder):
+            return orders_pb2.RankOrder(save_policy=orders_pb2.SavePolicy(folder=str(folder)))
+        case LoadPolicy(folder=folder, with_optimizer=with_optimizer):
+            load = orders_pb2.LoadPolicy(folder=str(folder), with_optimizer=with_optimizer)
+            return orders_pb2.RankOrder(load_policy=load)
+        case OfferShards():
+            return orders_pb2.RankOrder(offer_shards=orders_pb2.OfferShards())
+        case KeepBuffer():
+            return orders_pb2.RankOrder(keep_buffer=orders_pb2.KeepBuffer())
+        case ResetOptimizer():
+            return orders_pb2.RankOrder(reset_optimizer=orders_pb2.ResetOptimizer())
+        case StopRank():
+            return orders_pb2.RankOrder(stop_rank=orders_pb2.StopRank())

@@ -150,12 +150,7 @@ class Board:
     def reports_from(self, first_step: int) -> Iterator[StepReport]:
         """Reports of step first_step and later as they come, until the board is closed."""
         index = 0
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: len(self._reports) > index or self._is_closed)
-                if len(self._reports) <= index:
-                    return
-                report = self._reports[index]
+        while (report := self._report_at(index)) is not None:
             index += 1
             if report.step >= first_step:
                 yield report
@@ -188,9 +183,7 @@ class Board:
     def wait_for_work(self, *, step: int, timeout_seconds: float) -> tuple[bool, bool]:
         """Waits a while for work: (a step is to be done, a checkpoint is wanted)."""
         with self._changed:
-            self._changed.wait_for(
-                lambda: self.status.target_step > step or self._checkpoint_wanted, timeout_seconds
-            )
+            self._changed.wait_for(lambda: self.status.target_step > step or self._checkpoint_wanted, timeout_seconds)
             return self.status.target_step > step, self._checkpoint_wanted
 
     def close(self) -> None:
@@ -198,3 +191,8 @@ class Board:
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
+
+    def _report_at(self, index: int) -> StepReport | None:
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._reports) > index or self._is_closed)
+            return self._reports[index] if len(self._reports) > index else None

@@ -93,6 +93,11 @@ class RolloutConfig(Section):
     engine: EngineConfig = EngineConfig()
     """The engine."""
 
+    @property
+    def max_prompts_per_step(self) -> int:
+        """Most prompts spent on one step, refills included."""
+        return self.prompts_per_step * (1 + self.max_refills)
+
 
 class RewardConfig(Section):
     """The reward service."""
