@@ -277,7 +277,8 @@ operations = st.lists(
         ),
         st.integers(0, 7),
     ),
-    max_size=60,
+    min_size=25,
+    max_size=80,
 )
 
 
