@@ -5,6 +5,7 @@ Legend: T tokens of a micro-batch.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -66,31 +67,7 @@ def make_policy_loss(algorithm: AlgorithmConfig, old_logprobs: Sequence[torch.Te
     Args:
         old_logprobs: [T] of each micro-batch of the call, under the trainer before the step's first update.
     """
-    token_losses = POLICY_LOSSES[algorithm.type]
-
-    def policy_loss(statistics: TokenStatistics, batch: PackedBatch, index: int) -> LossSums:
-        trainer_logprobs, mask = old_logprobs[index], batch.loss_mask
-        inputs = PolicyLossInputs(
-            logprobs=statistics.logprobs,
-            old_logprobs=trainer_logprobs if algorithm.old_logprobs == "trainer" else batch.engine_logprobs,
-            advantages=batch.advantages,
-            mask=mask,
-            cu_seqlens=batch.cu_seqlens,
-        )
-        losses = token_losses(inputs, algorithm.clip_low, algorithm.clip_high)
-        weights = truncated_weights(trainer_logprobs, batch.engine_logprobs, mask, cap=algorithm.tis_cap)
-        loss_sum = token_sum(losses.losses * weights, mask)
-        mismatch = absolute_mismatch(trainer_logprobs, batch.engine_logprobs, mask)
-        sums = {
-            "policy_loss": loss_sum.detach(),
-            "clip_fraction": losses.is_clipped,
-            "entropy": token_sum(statistics.entropies, mask),
-            "importance_weight": weights,
-            "logprob_mismatch": mismatch,
-        }
-        return LossSums(loss_sum=loss_sum, metric_sums=_totals(sums) | {"num_tokens": float(token_count(mask))})
-
-    return policy_loss
+    return partial(_policy_loss, algorithm, old_logprobs)
 
 
 def supervised_loss(statistics: TokenStatistics, batch: PackedBatch, index: int) -> LossSums:
@@ -101,6 +78,34 @@ def supervised_loss(statistics: TokenStatistics, batch: PackedBatch, index: int)
     loss_sum = -token_sum(statistics.logprobs, batch.loss_mask)
     metric_sums = {"cross_entropy": float(loss_sum.detach()), "num_tokens": float(token_count(batch.loss_mask))}
     return LossSums(loss_sum=loss_sum, metric_sums=metric_sums)
+
+
+def _policy_loss(
+    algorithm: AlgorithmConfig,
+    old_logprobs: Sequence[torch.Tensor],
+    statistics: TokenStatistics,
+    batch: PackedBatch,
+    index: int,
+) -> LossSums:
+    trainer_logprobs, mask = old_logprobs[index], batch.loss_mask
+    inputs = PolicyLossInputs(
+        logprobs=statistics.logprobs,
+        old_logprobs=trainer_logprobs if algorithm.old_logprobs == "trainer" else batch.engine_logprobs,
+        advantages=batch.advantages,
+        mask=mask,
+        cu_seqlens=batch.cu_seqlens,
+    )
+    losses = POLICY_LOSSES[algorithm.type](inputs, algorithm.clip_low, algorithm.clip_high)
+    weights = truncated_weights(trainer_logprobs, batch.engine_logprobs, mask, cap=algorithm.tis_cap)
+    loss_sum = token_sum(losses.losses * weights, mask)
+    sums = {
+        "policy_loss": loss_sum.detach(),
+        "clip_fraction": losses.is_clipped,
+        "entropy": token_sum(statistics.entropies, mask),
+        "importance_weight": weights,
+        "logprob_mismatch": absolute_mismatch(trainer_logprobs, batch.engine_logprobs, mask),
+    }
+    return LossSums(loss_sum=loss_sum, metric_sums=_totals(sums) | {"num_tokens": float(token_count(mask))})
 
 
 def _totals(tensors: dict[str, torch.Tensor]) -> dict[str, float]:
