@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import warnings
 from pathlib import Path
 
 from megatron.core import dist_checkpointing, parallel_state
@@ -46,7 +47,10 @@ def load_checkpoint(folder: Path, model: RankModel, optimizers: list[PartOptimiz
         raise InvalidInputError(f"{folder}: holds no complete checkpoint; give a folder that a trainer's save finished")
     wanted = _state(model, optimizers if with_optimizer else [], is_loading=True)
     try:
-        state = dist_checkpointing.load(wanted, str(folder))
+        with warnings.catch_warnings():
+            # Megatron still calls torch's older names.
+            warnings.simplefilter("ignore", FutureWarning)
+            state = dist_checkpointing.load(wanted, str(folder))
     except CheckpointingException as error:
         reason = str(error).partition("\n")[0]
         raise InvalidInputError(

@@ -9,7 +9,8 @@ from megatron.core.dist_checkpointing.strategies.torch import (
     _replace_state_dict_keys_with_sharded_keys,
     mcore_to_pyt_state_dict,
 )
-from torch.distributed import checkpoint
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.state_dict_saver import save
 
 
 class InProcessWriter(SaveShardedStrategy):  # type: ignore[misc]
@@ -36,8 +37,8 @@ class InProcessWriter(SaveShardedStrategy):  # type: ignore[misc]
     def save(self, sharded_state_dict: ShardedStateDict, checkpoint_dir: str | Path) -> None:
         """Collective. Writes one file a rank and the metadata."""
         keyed, _, _ = _replace_state_dict_keys_with_sharded_keys(sharded_state_dict, True)
-        checkpoint.save(
+        save(
             mcore_to_pyt_state_dict(keyed, False),
-            storage_writer=checkpoint.FileSystemWriter(checkpoint_dir, thread_count=1),
+            storage_writer=FileSystemWriter(checkpoint_dir, thread_count=1),
             planner=MCoreSavePlanner(dedup_replicated_tensors=False, flatten_state_dict=False),
         )

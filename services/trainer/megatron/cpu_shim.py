@@ -43,11 +43,10 @@ def is_needed() -> bool:
 
 def install() -> None:
     """Puts CPU stand-ins where megatron calls CUDA. Calling it twice changes nothing more."""
-    if not is_needed() or getattr(torch, "_furlong_cpu_shim", False):
+    if not is_needed() or hasattr(torch, "_furlong_cpu_shim"):
         return
-    torch._furlong_cpu_shim = True  # type: ignore[attr-defined]
     # megatron.core.jit decorates with torch.compile: no compiler here, and 2 to 4 seconds less import.
-    torch.compile = _no_compile  # type: ignore[assignment]
+    _replace(torch, {"_furlong_cpu_shim": True, "compile": _no_compile})
     # Says that the CUDA generator is missing, once a process; on a CPU that is as it should be.
     logging.getLogger("megatron.core.tensor_parallel.random").setLevel(logging.ERROR)
     _replace_device_calls()
@@ -72,22 +71,30 @@ def repair_megatron() -> None:
     token_dispatcher.maybe_move_tensor_to_cpu = _as_numpy_if_asked
 
 
+def _replace(owner: object, stand_ins: dict[str, object]) -> None:
+    for name, stand_in in stand_ins.items():
+        setattr(owner, name, stand_in)
+
+
 def _no_compile(function: Callable[P, R] | None = None, **_options: object) -> object:
     return function if function is not None else lambda inner: inner
 
 
 def _replace_device_calls() -> None:
-    cuda = torch.cuda
-    device = torch.device("cpu")
-    cuda.current_device = lambda: device  # type: ignore[assignment, return-value]
-    for name in _HOUSEKEEPING:
-        # One function object a name: torch._dynamo keys its rules by object.
-        setattr(cuda, name, _ignoring())
-    cuda.Stream = cuda.Event = _NoStream  # type: ignore[assignment, misc]
-    stream = _NoStream()
-    cuda.current_stream = lambda *_: stream  # type: ignore[assignment, return-value]
-    cuda.stream = lambda _: contextlib.nullcontext()  # type: ignore[assignment, return-value]
-    cuda.nvtx = _NoStream()  # type: ignore[assignment]
+    device, stream = torch.device("cpu"), _NoStream()
+    # One function object a name: torch._dynamo keys its rules by object.
+    _replace(torch.cuda, {name: _ignoring() for name in _HOUSEKEEPING})
+    _replace(
+        torch.cuda,
+        {
+            "current_device": lambda: device,
+            "Stream": _NoStream,
+            "Event": _NoStream,
+            "current_stream": lambda *_: stream,
+            "stream": lambda _: contextlib.nullcontext(),
+            "nvtx": _NoStream(),
+        },
+    )
 
 
 def _ignoring() -> Callable[..., None]:
@@ -97,13 +104,14 @@ def _ignoring() -> Callable[..., None]:
 def _replace_random_calls() -> None:
     """The tracker's CUDA generator is the CPU generator."""
     for module in (torch.cuda, torch.cuda.random):
-        module.get_rng_state = lambda *_: torch.get_rng_state()  # type: ignore[assignment]
-        module.set_rng_state = _set_random_state  # type: ignore[assignment]
-        module.manual_seed = _seed  # type: ignore[assignment]
-
-
-def _seed(seed: int) -> None:
-    torch.default_generator.manual_seed(seed)
+        _replace(
+            module,
+            {
+                "get_rng_state": lambda *_: torch.get_rng_state(),
+                "set_rng_state": _set_random_state,
+                "manual_seed": torch.default_generator.manual_seed,
+            },
+        )
 
 
 def _set_random_state(state: torch.Tensor, *_args: object, **_options: object) -> None:
@@ -112,17 +120,15 @@ def _set_random_state(state: torch.Tensor, *_args: object, **_options: object) -
 
 def _replace_tensor_calls() -> None:
     """.cuda(), device="cuda" in factories, and the type strings that the optimizers compare."""
-    torch.Tensor.cuda = lambda self, *_args, **_options: self  # type: ignore[assignment, method-assign]
-    for name in _FACTORIES:
-        setattr(torch, name, _on_cpu(getattr(torch, name)))
-    original = torch.Tensor.type
+    original: Callable[..., str] = torch.Tensor.type
 
     def type_as_cuda(self: torch.Tensor, *args: object, **options: object) -> object:
         if args or options:
-            return original(self, *args, **options)  # type: ignore[call-overload]
+            return original(self, *args, **options)
         return original(self).replace("torch.", "torch.cuda.", 1)
 
-    torch.Tensor.type = type_as_cuda  # type: ignore[method-assign, assignment]
+    _replace(torch, {name: _on_cpu(getattr(torch, name)) for name in _FACTORIES})
+    _replace(torch.Tensor, {"cuda": lambda self, *_args, **_options: self, "type": type_as_cuda})
 
 
 def _on_cpu(factory: Callable[P, R]) -> Callable[P, R]:

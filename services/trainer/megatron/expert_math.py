@@ -17,7 +17,7 @@ def grouped_gated_mlp(
     first: Sequence[torch.Tensor],
     second: Sequence[torch.Tensor],
 ) -> torch.Tensor:
-    """[M, H] (silu(x G) * (x U) * prob) D of each row under its expert, where [G; U] is `first` and D is `second`.
+    """[M, H] (silu(x G) * (x U) * prob) D of each row x under its expert; `first` is [G; U], `second` D.
 
     One graph node for all experts: at a few hundred rows an expert, autograd's bookkeeping costs more than the products.
 
@@ -28,14 +28,15 @@ def grouped_gated_mlp(
         first: E tensors [2F, H].
         second: E tensors [H, F].
     """
-    output = _GroupedGatedMlp.apply(hidden, probs, tuple(counts), *first, *second)
-    assert isinstance(output, torch.Tensor)
+    output: torch.Tensor = _GroupedGatedMlp.apply(  # type: ignore[no-untyped-call]
+        hidden, probs, tuple(counts), *first, *second
+    )
     return output
 
 
 class _GroupedGatedMlp(torch.autograd.Function):
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: torch.autograd.function.FunctionCtx,
         hidden: torch.Tensor,
         probs: torch.Tensor,
@@ -51,7 +52,7 @@ class _GroupedGatedMlp(torch.autograd.Function):
         return _per_expert(activated, [weight.T for weight in second], counts)
 
     @staticmethod
-    def backward(  # type: ignore[override]
+    def backward(
         ctx: torch.autograd.function.FunctionCtx, grad_output: torch.Tensor
     ) -> tuple[torch.Tensor | None, ...]:
         hidden, probs, inner, activated, *weights = ctx.saved_tensors  # type: ignore[attr-defined]

@@ -44,7 +44,7 @@ def load_hub_weights(shards: Sequence[OwnedShard], model_dir: Path) -> None:
             raise InvalidInputError(
                 f"{model_dir}: a .safetensors file cannot be read ({error}); copy it again"
             ) from error
-        file_of = {name: file for file in files for name in file.keys()}
+        file_of = {name: file for file in files for name in file.offset_keys()}
         for shard in shards:
             _fill(shard, file_of, model_dir)
 
@@ -56,7 +56,7 @@ def _fill(owned: OwnedShard, file_of: dict[str, safe_open], model_dir: Path) -> 
             f"{model_dir}: tensor {shard.tensor!r} is missing from the .safetensors files; give a complete checkpoint "
             "with one tensor per expert"
         )
-    source = file_of[shard.tensor].get_slice(shard.tensor)
+    source = file_of[shard.tensor].get_slice(shard.tensor)  # type: ignore[no-untyped-call]
     shape = tuple(source.get_shape())
     if shape != shard.tensor_shape:
         raise InvalidInputError(

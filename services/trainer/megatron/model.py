@@ -12,6 +12,7 @@ from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_mtp_block_spec
 from megatron.core.transformer import ModuleSpec, TransformerConfig
 from megatron.core.transformer.identity_op import IdentityOp
+from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.multi_token_prediction import MultiTokenPredictionBlock
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_layer import TransformerLayerSubmodules
@@ -30,7 +31,7 @@ class ModelPart:
     """"trunk" or "mtp"."""
     prefix: str
     """What stands before its parameters' names in the whole model."""
-    module: torch.nn.Module
+    module: MegatronModule
     """The module."""
     gradients: DistributedDataParallel
     """Its gradient buffers."""

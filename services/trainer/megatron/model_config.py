@@ -15,11 +15,9 @@ def check_layout(shape: ModelShape, parallel: ParallelConfig, *, num_ranks: int)
         ConfigError: it cannot; the message names the value and the remedy.
     """
     if parallel.pp > 1:
-        raise ConfigError(
-            f"trainer.parallel.pp is {parallel.pp}, but pipelines are not supported; set pp=1, raise tp or ep"
-        )
+        raise ConfigError(f"trainer.parallel.pp is {parallel.pp}, but only 1 is supported; set trainer.parallel.pp=1")
     if parallel.cp > 1:
-        raise ConfigError(f"trainer.parallel.cp is {parallel.cp}, but context parallelism is not supported; set cp=1")
+        raise ConfigError(f"trainer.parallel.cp is {parallel.cp}, but only 1 is supported; set trainer.parallel.cp=1")
     if parallel.ep == 1 and parallel.expert_tp != parallel.tp:
         # megatron-core 0.16.1 does not sum expert gradients over tp in this layout, in silence.
         raise ConfigError(
@@ -47,8 +45,6 @@ def transformer_config(
     shape: ModelShape, parallel: ParallelConfig, *, dtype: torch.dtype, num_mtp_layers: int
 ) -> TransformerConfig:
     """Megatron's configuration; every value that decides the numbers is given here, none is left to a default."""
-    torch_activation = torch.nn.functional.silu
-    is_bfloat16 = dtype == torch.bfloat16
     return TransformerConfig(
         num_layers=shape.num_layers,
         mtp_num_layers=num_mtp_layers or None,
@@ -59,7 +55,7 @@ def transformer_config(
         ffn_hidden_size=shape.ffn_size,
         normalization="RMSNorm",
         layernorm_epsilon=shape.norm_epsilon,
-        activation_func=torch_activation,
+        activation_func=torch.nn.functional.silu,
         gated_linear_unit=True,
         add_bias_linear=False,
         add_qkv_bias=shape.has_qkv_bias,
@@ -88,15 +84,17 @@ def transformer_config(
         expert_tensor_parallel_size=parallel.expert_tp,
         # A mixture of experts under tensor parallelism requires it.
         sequence_parallel=parallel.tp > 1,
-        # Gradients are summed over data-parallel ranks, never averaged: the loss is divided by the global count already.
+        # Gradients are summed over data-parallel ranks, not averaged: the loss is divided by the global count.
         calculate_per_token_loss=True,
-        bf16=is_bfloat16,
+        bf16=dtype == torch.bfloat16,
         params_dtype=dtype,
         # These kernels need Transformer Engine or Apex.
         bias_activation_fusion=False,
         bias_dropout_fusion=False,
         masked_softmax_fusion=False,
         persist_layer_norm=False,
+        # Not used; the default warns that it is deprecated.
+        cuda_graph_scope=[],
         gradient_accumulation_fusion=False,
         apply_rope_fusion=False,
         # The weights come from the hub's files.

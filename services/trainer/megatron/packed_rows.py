@@ -37,12 +37,9 @@ def to_rows(packed: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         packed: [T, ...].
         rows: [N, L] row index.
     """
-    padded = packed.new_zeros(rows.numel(), *packed.shape[1:])
-    if rows.numel() == packed.shape[0]:
-        padded = packed
-    else:
-        padded = padded.index_copy(0, _filled(rows), packed)
-    return padded.view(*rows.shape, *packed.shape[1:])
+    if rows.numel() > packed.shape[0]:
+        packed = packed.new_zeros(rows.numel(), *packed.shape[1:]).index_copy(0, _filled(rows), packed)
+    return packed.view(*rows.shape, *packed.shape[1:])
 
 
 def from_rows(padded: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

@@ -25,13 +25,15 @@ def label_statistics(
         vocab_size: entries of the whole vocabulary without padding.
         group: the ranks that share the vocabulary, in order.
     """
-    logprobs, entropies = _LabelStatistics.apply(logits, labels, temperature, vocab_size, group)
-    return logprobs, entropies
+    statistics: tuple[torch.Tensor, torch.Tensor] = _LabelStatistics.apply(  # type: ignore[no-untyped-call]
+        logits, labels, temperature, vocab_size, group
+    )
+    return statistics
 
 
 class _LabelStatistics(torch.autograd.Function):
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: torch.autograd.function.FunctionCtx,
         logits: torch.Tensor,
         labels: torch.Tensor,
@@ -63,7 +65,7 @@ class _LabelStatistics(torch.autograd.Function):
         return label_logits - log_total, entropies
 
     @staticmethod
-    def backward(  # type: ignore[override]
+    def backward(
         ctx: torch.autograd.function.FunctionCtx, grad_logprobs: torch.Tensor, _grad_entropies: torch.Tensor
     ) -> tuple[torch.Tensor | None, ...]:
         probabilities, local, is_here = ctx.saved_tensors  # type: ignore[attr-defined]
