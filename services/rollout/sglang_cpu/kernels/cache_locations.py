@@ -75,18 +75,14 @@ def build_draft_decode_metadata_cpu(
     return branch_rows.scatter(1, columns, own_slots)
 
 
-def fill_bonus_tokens_cpu(
-    accept_tokens: Tensor, accept_lens: Tensor, bonus_tokens: Tensor, accept_stride: int
-) -> None:
+def fill_bonus_tokens_cpu(accept_tokens: Tensor, accept_lens: Tensor, bonus_tokens: Tensor, accept_stride: int) -> None:
     """Writes the last accepted token of each request; accept_tokens is [B, accept_stride], flat."""
     num_requests = accept_lens.numel()
     last = torch.arange(num_requests) * accept_stride + accept_lens.long() - 1
     bonus_tokens[:num_requests] = accept_tokens.reshape(-1)[last].to(bonus_tokens.dtype)
 
 
-def fill_accept_out_cache_loc_cpu(
-    accept_index: Tensor, out_cache_loc: Tensor, accept_out_cache_loc: Tensor
-) -> None:
+def fill_accept_out_cache_loc_cpu(accept_index: Tensor, out_cache_loc: Tensor, accept_out_cache_loc: Tensor) -> None:
     """Writes the slots of the accepted tokens, in order; -1 in accept_index means no token."""
     flat = accept_index.reshape(-1)
     accepted = flat[flat > -1].long()
@@ -115,9 +111,7 @@ def rotate_input_ids_cpu(
     input_ids.copy_(shifted)
 
 
-def copy_all_layer_kv_cache_cpu(
-    data_ptrs: Tensor, strides: Tensor, tgt_loc: Tensor, src_loc: Tensor
-) -> None:
+def copy_all_layer_kv_cache_cpu(data_ptrs: Tensor, strides: Tensor, tgt_loc: Tensor, src_loc: Tensor) -> None:
     """Copies slots src_loc to tgt_loc in every buffer; the two may overlap.
 
     Args:

@@ -78,8 +78,8 @@ def tree_speculative_sampling_target_only(
 ) -> None:
     """Accepts draft tokens so that, with both thresholds 1, every token is a draw from target_probs.
 
-    The draft tokens of a node's children are tried in order: token t is taken when the node's coin falls in t's share of
-    the target's probability; otherwise the next token is drawn from what the refused tokens leave
+    The draft tokens of a node's children are tried in order: token t is taken when the node's coin falls in t's share
+    of the target's probability; otherwise the next token is drawn from what the refused tokens leave
     (arXiv 2302.01318 with a deterministic draft).
 
     Args:

@@ -42,18 +42,18 @@ __all__ = [
 ]
 
 # SGLang calls these two as torch.ops.sgl_kernel.*; they exist once this module is imported.
-_OPERATORS = torch.library.Library("sgl_kernel", "FRAGMENT")
-_OPERATORS.define(
-    "decode_attention_cpu(Tensor q, Tensor(a!) k_buffer, Tensor(b!) v_buffer, float k_scale, float v_scale, "
-    "Tensor(c!) o, Tensor? k, Tensor? v, Tensor loc, Tensor attn_logits, Tensor req_to_token, Tensor req_pool_indices, "
-    "Tensor seq_lens, float scale, float cap, bool is_cross, int window, Tensor? encoder_lens=None, "
-    "Tensor? sinks=None) -> ()"
+torch.library.define(
+    "sgl_kernel::decode_attention_cpu",
+    "(Tensor q, Tensor(a!) k_buffer, Tensor(b!) v_buffer, float k_scale, float v_scale, Tensor(c!) o, Tensor? k, "
+    "Tensor? v, Tensor loc, Tensor attn_logits, Tensor req_to_token, Tensor req_pool_indices, Tensor seq_lens, "
+    "float scale, float cap, bool is_cross, int window, Tensor? encoder_lens=None, Tensor? sinks=None) -> ()",
 )
-_OPERATORS.define(
-    "extend_attention_cpu(Tensor q, Tensor? k, Tensor? v, Tensor(a!) o, Tensor k_buffer, Tensor v_buffer, "
-    "float k_scale, float v_scale, Tensor req_to_token, Tensor req_pool_indices, Tensor seq_lens, "
-    "Tensor extend_seq_lens, Tensor extend_start_loc, int max_len_extend, float scale, float cap, bool is_cross, "
-    "int window, Tensor? encoder_lens=None, Tensor? sinks=None, Tensor? tree_mask=None, bool is_causal=True) -> ()"
+torch.library.define(
+    "sgl_kernel::extend_attention_cpu",
+    "(Tensor q, Tensor? k, Tensor? v, Tensor(a!) o, Tensor k_buffer, Tensor v_buffer, float k_scale, float v_scale, "
+    "Tensor req_to_token, Tensor req_pool_indices, Tensor seq_lens, Tensor extend_seq_lens, Tensor extend_start_loc, "
+    "int max_len_extend, float scale, float cap, bool is_cross, int window, Tensor? encoder_lens=None, "
+    "Tensor? sinks=None, Tensor? tree_mask=None, bool is_causal=True) -> ()",
 )
-_OPERATORS.impl("decode_attention_cpu", decode_attention, "CPU")
-_OPERATORS.impl("extend_attention_cpu", extend_attention, "CPU")
+torch.library.impl("sgl_kernel::decode_attention_cpu", "cpu", decode_attention)
+torch.library.impl("sgl_kernel::extend_attention_cpu", "cpu", extend_attention)

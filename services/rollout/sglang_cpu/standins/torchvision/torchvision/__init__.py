@@ -24,8 +24,6 @@ class _Placeholder(type):
 class _PlaceholderModule(ModuleType):
     """A module that has every name."""
 
-    __path__: list[str] = []
-
     def __getattr__(self, name: str) -> type:
         if name.startswith("__"):
             raise AttributeError(name)
@@ -34,15 +32,14 @@ class _PlaceholderModule(ModuleType):
         return placeholder
 
 
-def _module(name: str) -> _PlaceholderModule:
+def _add_module(name: str) -> None:
+    """Makes the module importable under its full name and an attribute of its parent."""
     module = _PlaceholderModule(name)
+    module.__path__ = []
     sys.modules[name] = module
-    return module
+    parent, _, own_name = name.rpartition(".")
+    setattr(sys.modules[parent], own_name, module)
 
 
-io = _module("torchvision.io")
-ops = _module("torchvision.ops")
-transforms = _module("torchvision.transforms")
-transforms.functional = _module("torchvision.transforms.functional")
-transforms.v2 = _module("torchvision.transforms.v2")
-transforms.v2.functional = _module("torchvision.transforms.v2.functional")
+for _name in ("io", "ops", "transforms", "transforms.functional", "transforms.v2", "transforms.v2.functional"):
+    _add_module(f"torchvision.{_name}")
