@@ -17,9 +17,9 @@ def grouped_gated_mlp(
     first: Sequence[torch.Tensor],
     second: Sequence[torch.Tensor],
 ) -> torch.Tensor:
-    """[M, H] (silu(x G) * (x U) * prob) D of each row x under its expert; `first` is [G; U], `second` D.
+    """[M, H] (silu(x G) * (x U) * prob) D of each row x under its expert; `first` is [G; U], `second` is D.
 
-    One graph node for all experts: at a few hundred rows an expert, autograd's bookkeeping costs more than the products.
+    One graph node for all experts: at a few hundred rows an expert, autograd's bookkeeping outweighs the products.
 
     Args:
         hidden: [M, H].

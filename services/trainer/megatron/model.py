@@ -19,7 +19,8 @@ from megatron.core.transformer.transformer_layer import TransformerLayerSubmodul
 
 from services.common.config.trainer import ParallelConfig
 from services.trainer.megatron.hub_config import ModelShape
-from services.trainer.megatron.model_config import padded_vocab_size, transformer_config
+from services.trainer.megatron.layout_rules import padded_vocab_size
+from services.trainer.megatron.model_config import transformer_config
 from services.trainer.megatron.modules import GroupedExperts, RmsNorm, RowAttention
 
 

@@ -15,8 +15,8 @@ from services.trainer.megatron import process_groups
 from services.trainer.megatron.checkpoint import load_checkpoint, save_checkpoint
 from services.trainer.megatron.hub_config import read_model_shape
 from services.trainer.megatron.hub_loading import load_hub_weights, owned_shards
+from services.trainer.megatron.layout_rules import check_layout
 from services.trainer.megatron.model import build_model
-from services.trainer.megatron.model_config import check_layout
 from services.trainer.megatron.optimizer import build_part_optimizer
 from services.trainer.megatron.process_groups import RankAddress
 from services.trainer.megatron.update import ForwardSettings, LearningRates, run_statistics, run_update
