@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import torch
 from furlong.trainer.v1 import trainer_pb2_grpc
 
-from services.common.config.recipe import Recipe
 from services.common.errors import AbortedError, FurlongError
-from services.common.prompts.prompt_source import addition_demonstrations
+from services.common.prompts.demonstrations import DemonstrationSource
+from services.common.prompts.prompt_source import open_demonstrations
 from services.common.prompts.tokenizer import Tokenizer
 from services.common.redis_connection import open_redis
 from services.common.redis_prompt_ledger import RedisPromptLedger
@@ -65,6 +65,7 @@ def _join_ranks(process: ServiceProcess) -> tuple[RankGroup, Policy]:
         master_address=host,
         master_port=int(port),
     )
+    demonstrations = _demonstrations(process)
     transport = open_source_transport(
         recipe.weights.transport,
         run_id=deployment.run_id,
@@ -77,22 +78,15 @@ def _join_ranks(process: ServiceProcess) -> tuple[RankGroup, Policy]:
         policy=policy,
         sender=Sender(rank=process.index, transport=transport),
         round_training=RoundTraining(policy, recipe.trainer, seed=recipe.run.seed),
-        warm_start=_warm_start(process, policy),
+        warm_start=WarmStart(policy, demonstrations, recipe.trainer) if demonstrations else None,
     )
     return RankGroup(policy, work), policy
 
 
-def _warm_start(process: ServiceProcess, policy: Policy) -> WarmStart | None:
+def _demonstrations(process: ServiceProcess) -> DemonstrationSource | None:
     recipe = process.deployment.recipe
-    if not has_demonstrations(recipe):
-        return None
     tokenizer = Tokenizer.from_folder(process.deployment.model_directory)
-    return WarmStart(policy, addition_demonstrations(tokenizer, seed=recipe.run.seed), recipe.trainer)
-
-
-def has_demonstrations(recipe: Recipe) -> bool:
-    """Whether the model learns the built-in task by demonstrations before the reinforcement learning."""
-    return recipe.model.preset == "tiny-task"
+    return open_demonstrations(recipe.model.preset, tokenizer, seed=recipe.run.seed)
 
 
 def _lead(process: ServiceProcess) -> int:
@@ -137,7 +131,7 @@ def _run_loop(process: ServiceProcess, ranks: RankGroup, board: Board, stop: thr
         ranks,
         board=board,
         checkpoints=checkpoints,
-        num_warm_start_steps=recipe.trainer.warm_start.num_steps if has_demonstrations(recipe) else 0,
+        num_warm_start_steps=recipe.trainer.warm_start.num_steps if _demonstrations(process) else 0,
         warm_start_folder=warm_start_cache_folder(
             recipe, model_directory=deployment.model_directory, cache_directory=deployment.cache_directory
         ),

@@ -91,8 +91,8 @@ class Publisher:
                     raise AbortedError(f"stopped before version {version} was published") from error
                 if time.monotonic() > deadline:
                     raise DeadlineError(
-                        f"version {version} waits since {self._engines_timeout_seconds:.0f} s: {error}; see the logs of "
-                        "the rollout services or raise rollout.engine.start_timeout_seconds"
+                        f"version {version} waits since {self._engines_timeout_seconds:.0f} s: {error}; see the "
+                        "logs of the rollout services or raise rollout.engine.start_timeout_seconds"
                     ) from error
                 time.sleep(_CONFLICT_PAUSE_SECONDS)
 
