@@ -1,0 +1,154 @@
+"""The furlong command: what the user types, and the one place where an error becomes a line and an exit code."""
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from services.common.errors import ConfigError, FurlongError, InvalidInputError
+
+ROOT = Path(__file__).resolve().parents[2]
+"""The checkout that this command runs from."""
+EXIT_FAILED = 1
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+
+app = typer.Typer(
+    name="furlong",
+    help="Reinforcement learning for GLM-4.5-class mixture-of-experts language models.",
+    epilog="Start with: ./furlong smoke",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+)
+
+RecipeOption = Annotated[
+    Path | None, typer.Option("--recipe", metavar="FILE", help="Recipe (TOML); without it the defaults.")
+]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one key; may be repeated.")
+]
+
+
+@app.command(
+    epilog="Examples:\n\n"
+    "./furlong smoke\n\n"
+    "./furlong smoke --steps 10 --json evidence.json\n\n"
+    "./furlong smoke --set trainer.ranks=2 --set rollout.max_lag_versions=1\n\n"
+    "./furlong smoke --set model.preset=tiny-byte --prompt-data problems.jsonl --steps 3\n\n"
+    "./furlong smoke --resume --steps 60"
+)
+def smoke(
+    recipe: RecipeOption = None,
+    overrides: SetOption = None,
+    steps: Annotated[int | None, typer.Option(help="Training steps (run.steps, default 30).")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything random (run.seed, default 0).")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run (run.name, default smoke).")] = None,
+    prompt_data: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Train on this .jsonl file instead of additions.")
+    ] = None,
+    input_key: Annotated[str | None, typer.Option(help="Key of the prompt in a line (default prompt).")] = None,
+    label_key: Annotated[str | None, typer.Option(help="Key of the answer in a line (default label).")] = None,
+    json_path: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the evidence to this file, too.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the run's last checkpoint.")] = False,
+) -> None:
+    """Run the whole loop on this machine: a tiny model learns arithmetic. About eight minutes on two cores.
+
+    Starts an embedded Valkey and the four services with the real engines, warm-starts the model, trains it by
+    reinforcement learning, evaluates before and after, and stops everything. Exit code 0 only if the policy learned
+    (on your own prompts: if all steps were done).
+    """
+    from services.cli.smoke.command import smoke_command
+    from services.cli.smoke.options import SmokeOptions
+
+    options = SmokeOptions(
+        recipe_path=recipe,
+        overrides=tuple(overrides or ()),
+        steps=steps,
+        seed=seed,
+        name=name,
+        prompt_data=prompt_data,
+        input_key=input_key,
+        label_key=label_key,
+        evidence_path=json_path,
+        is_resume=resume,
+    )
+    raise typer.Exit(smoke_command(options, environment=os.environ, started=_STARTED))
+
+
+@app.command("test", epilog="Examples:\n\n./furlong test\n\n./furlong test unit\n\n./furlong test lint contract")
+def run_tests(
+    parts: Annotated[
+        list[str] | None, typer.Argument(metavar="[lint|unit|contract|integration|all]...", help="What to run.")
+    ] = None,
+) -> None:
+    """Run the checks and tests and print a table with their times; all of them without an argument."""
+    from services.cli.checks import run_checks
+
+    raise typer.Exit(run_checks(parts or ["all"], root=ROOT, environment=os.environ))
+
+
+@app.command(
+    "recipe", epilog="Examples:\n\n./furlong recipe > my.toml\n\n./furlong recipe --recipe my.toml --set run.seed=1"
+)
+def print_recipe(recipe: RecipeOption = None, overrides: SetOption = None) -> None:
+    """Print a recipe with every key, its value and what it means, as TOML that --recipe reads."""
+    from services.cli.recipe_listing import recipe_toml
+    from services.common.config.loading import load_recipe
+
+    typer.echo(recipe_toml(load_recipe(recipe, overrides or ())), nl=False)
+
+
+@app.command()
+def doctor(recipe: RecipeOption = None, overrides: SetOption = None) -> None:
+    """Check whether this machine can run a recipe: Python, packages, memory, disk, shared memory, ports."""
+    from services.cli.doctor import examine
+    from services.common.config.loading import load_recipe
+
+    raise typer.Exit(examine(load_recipe(recipe, overrides or ())))
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    from importlib.metadata import version as installed_version
+
+    typer.echo(installed_version("furlong"))
+
+
+def main() -> None:
+    """Runs the command; every expected error is one line on standard error and an exit code.
+
+    2: the recipe, the machine or an input cannot work. 1: the run or a check failed. 130: Ctrl-C.
+    """
+    from services.cli.placement.placement import ServiceDiedError
+
+    try:
+        app()
+    except (ConfigError, InvalidInputError) as error:
+        _fail(error, EXIT_BAD_INPUT)
+    except ServiceDiedError as error:
+        for line in error.log_lines:
+            print(f"  {line}", file=sys.stderr)
+        _fail(error, EXIT_FAILED)
+    except FurlongError as error:
+        _fail(error, EXIT_FAILED)
+    except KeyboardInterrupt:
+        print("furlong: interrupted; everything was stopped", file=sys.stderr)
+        sys.exit(EXIT_INTERRUPTED)
+
+
+def _fail(error: FurlongError, exit_code: int) -> None:
+    print(f"furlong: error: {error}", file=sys.stderr)
+    sys.exit(exit_code)
+
+
+_STARTED = time.monotonic()
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Where processes run: one protocol, local processes behind it, and a fake for tests."""

@@ -1,0 +1,1 @@
+"""The smoke run: the whole loop on one machine, from preflight to evidence."""

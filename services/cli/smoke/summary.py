@@ -1,0 +1,45 @@
+"""The end of a run on the terminal: a table before and after, sample replies, where the records are, the verdict."""
+
+from rich.console import Console
+from rich.table import Table
+
+from services.cli.records import Evaluation, ExampleReply
+from services.cli.run_folder import RunFolder
+from services.cli.smoke.session import RunResult
+
+_MAX_TEXT = 100
+
+
+def print_summary(console: Console, result: RunResult, folder: RunFolder) -> None:
+    """Prints it."""
+    figures = result.figures
+    console.print(_table(figures.before, figures.after))
+    for example in figures.after.examples:
+        console.print(_example_line(example), markup=False, highlight=False)
+    console.print(f"records: {folder.path}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"learning curve: {folder.curve_path}", markup=False, highlight=False, soft_wrap=True)
+    console.print(
+        f"{result.verdict.outcome.value}: {result.verdict.reason}", markup=False, highlight=False, soft_wrap=True
+    )
+
+
+def _table(before: Evaluation, after: Evaluation) -> Table:
+    table = Table(title=f"held-out prompts ({after.num_prompts})")
+    table.add_column("")
+    table.add_column(f"step {before.step}", justify="right")
+    table.add_column(f"step {after.step}", justify="right")
+    table.add_row("accuracy", f"{before.mean_reward:.3f}", f"{after.mean_reward:.3f}")
+    table.add_row("thinking rate", f"{before.thinking_rate:.2f}", f"{after.thinking_rate:.2f}")
+    table.add_row("reply tokens", f"{before.mean_response_tokens:.1f}", f"{after.mean_response_tokens:.1f}")
+    table.add_row("accept length", f"{before.accept_length:.2f}", f"{after.accept_length:.2f}")
+    return table
+
+
+def _example_line(example: ExampleReply) -> str:
+    mark = "right" if example.reward > 0 else "wrong"
+    return f"  {_short(example.prompt)} -> {_short(example.response)}   (answer {example.label}: {mark})"
+
+
+def _short(text: str) -> str:
+    flat = text.replace("\n", "\\n")
+    return flat if len(flat) <= _MAX_TEXT else flat[: _MAX_TEXT - 1] + "…"
