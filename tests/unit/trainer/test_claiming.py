@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+
 from services.common.errors import DeadlineError
 from services.common.memory_prompt_ledger import MemoryPromptLedger
 from services.common.memory_sample_queue import MemoryQueueState, MemorySampleQueue
