@@ -111,6 +111,11 @@ class Receiver:
                 )
             return self._staged[1]
 
+    def is_staged(self, version: PolicyVersion) -> bool:
+        """Whether staging holds the version."""
+        with self._guard:
+            return self._staged is not None and self._staged[0] == version
+
     def abort(self, version: PolicyVersion) -> None:
         """Forgets the version, also while it is being received. An unknown version changes nothing."""
         with self._guard:

@@ -43,7 +43,7 @@ def announce(version: PolicyVersion, known: Sequence[VersionRecord]) -> VersionR
 
     Raises:
         InvalidInputError: no run id, or a negative step.
-        StateConflictError: the step is not above the run's last committed one, or the version is still in progress.
+        StateConflictError: the step is neither above the run's last committed one nor 0.
     """
     if not version.run_id or version.step < 0:
         raise InvalidInputError(f"version {version} is unusable; give a run id and a step of 0 or more")
@@ -53,9 +53,6 @@ def announce(version: PolicyVersion, known: Sequence[VersionRecord]) -> VersionR
             f"version {version} is not above the run's last committed step {last}; publish step {last + 1} or later, "
             "or 0 to start the run over"
         )
-    for record in known:
-        if record.version == version and VersionState.ABORTED in _NEXT[record.state]:
-            raise StateConflictError(f"version {version} is {record.state.value}; wait for its outcome")
     return VersionRecord(version=version, state=VersionState.PREPARED, reason="")
 
 
