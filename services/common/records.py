@@ -102,7 +102,7 @@ class Score:
     extracted: str
     """The answer found in the response; empty if none was."""
     rule: str
-    """The rule that decided: string, numeric, timeout, bad_label, no_answer, error."""
+    """The rule that decided: string, numeric, no_answer, several_answers, bad_label, timeout, error."""
     seconds: float
     """Time the grader took."""
     error: str

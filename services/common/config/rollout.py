@@ -108,6 +108,8 @@ class RewardConfig(Section):
     """Grader of the run."""
     require_end_token: bool = True
     """A response cut at the token limit scores 0 whatever it contains."""
+    require_single_box: bool = True
+    """A response with several boxes after its thinking scores 0; otherwise the last box counts."""
     workers: PositiveInt = 1
     """Worker processes."""
     limit_seconds: PositiveFloat = 1.0

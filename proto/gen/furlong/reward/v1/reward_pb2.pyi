@@ -89,7 +89,7 @@ class Score(google.protobuf.message.Message):
     extracted: builtins.str
     """The answer that was found in the response. Empty: none was found."""
     rule: builtins.str
-    """The rule that decided: string, numeric, timeout, bad_label, no_answer, error."""
+    """The rule that decided: string, numeric, no_answer, several_answers, bad_label, timeout, error."""
     seconds: builtins.float
     """Time the grader took, in seconds."""
     error: builtins.str

@@ -1,0 +1,74 @@
+"""Runs the reward service until it is told to stop: python -m services.reward.main --deployment FILE."""
+
+import sys
+from collections.abc import Sequence
+
+from services.common.config.rollout import RewardConfig
+from services.common.errors import FurlongError
+from services.common.server import Server
+from services.common.service_process import ServiceProcess, open_service_process, stop_on_signals
+from services.reward.graders import GraderSettings
+from services.reward.metrics import RewardMetrics
+from services.reward.servicer import RewardServicer, reward_service
+from services.reward.worker_pool import WorkerPool
+from services.reward.worker_process import WorkerLimits
+
+# Enough for several full batches to wait, few enough that the last of them is still graded in time.
+_PENDING_BATCHES = 4
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serves; 0 after an orderly end, 1 with one line on standard error when it cannot start."""
+    stop = stop_on_signals()
+    try:
+        process = open_service_process("reward", argv)
+        pool = make_pool(process.deployment.recipe.reward, RewardMetrics(process.registry))
+    except FurlongError as error:
+        return _cannot_start(error)
+    try:
+        server = _open_server(process, pool)
+        server.set_serving()
+        stop.wait()
+        server.stop()
+    except FurlongError as error:
+        return _cannot_start(error)
+    finally:
+        pool.close()
+    return 0
+
+
+def make_pool(config: RewardConfig, metrics: RewardMetrics) -> WorkerPool:
+    """The pool of a recipe, ready to grade.
+
+    Raises:
+        UnavailableError: a worker cannot start.
+    """
+    return WorkerPool(
+        num_workers=config.workers,
+        settings=GraderSettings(require_single_box=config.require_single_box),
+        limits=WorkerLimits(limit_seconds=config.limit_seconds, memory_bytes=config.memory_limit_mb * 1024 * 1024),
+        max_pending_items=_PENDING_BATCHES * config.max_batch_items,
+        metrics=metrics,
+    )
+
+
+def _open_server(process: ServiceProcess, pool: WorkerPool) -> Server:
+    config, address = process.deployment.recipe.reward, process.deployment.addresses.reward
+    servicer = RewardServicer(pool, default_grader=config.grader, max_batch_items=config.max_batch_items)
+    server = Server(
+        [reward_service(servicer)],
+        address=address,
+        credentials=process.credentials,
+        metrics=process.call_metrics,
+    )
+    process.serve_metrics(address, process.deployment.metrics_ports.reward)
+    return server
+
+
+def _cannot_start(error: FurlongError) -> int:
+    print(f"reward: {error}", file=sys.stderr)  # noqa: T201  # the one line a person reads
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
