@@ -13,8 +13,8 @@ from services.weights.transfer import EngineRankLayout, EngineRankTransfer
 class EngineGateway(Protocol):
     """The receiver of one engine. Every call ends within the phase timeout.
 
-    Each call raises UnavailableError or DeadlineError when the engine itself does not answer, and any other FurlongError
-    when it answers with a refusal.
+    Each call raises UnavailableError or DeadlineError when the engine itself does not answer, and any other
+    FurlongError when it answers with a refusal.
     """
 
     def prepare(self, version: PolicyVersion, ranks: Sequence[EngineRankTransfer]) -> PrepareFigures:

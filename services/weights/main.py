@@ -1,6 +1,7 @@
 """Runs the weights service until it is told to stop: python -m services.weights.main --deployment FILE."""
 
 import sys
+from collections.abc import Sequence
 
 from services.common.errors import FurlongError
 from services.common.redis_connection import open_redis
@@ -13,11 +14,11 @@ from services.weights.servicer import weights_service
 from services.weights.version_store import RedisVersionStore
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Serves; 0 after an orderly end, 1 with one line on standard error when it cannot start."""
     stop = stop_on_signals()
     try:
-        process = open_service_process("weights")
+        process = open_service_process("weights", argv)
         coordinator = make_coordinator(process)
         address = process.deployment.addresses.weights
         server = Server(

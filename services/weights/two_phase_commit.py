@@ -1,8 +1,8 @@
 """Moves one version to all engines or to none.
 
 Before the commit phase any failure aborts: every engine keeps the version it has. The decision falls when all engines
-have verified. An engine that fails in the commit phase, while another one commits, is quarantined and the version counts
-as committed: taking it back would need the old weights, which the committed engines no longer hold.
+have verified. An engine that fails in the commit phase, while another one commits, is quarantined and the version
+counts as committed: taking it back would need the old weights, which the committed engines no longer hold.
 """
 
 import logging
