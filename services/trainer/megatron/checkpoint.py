@@ -21,7 +21,7 @@ _MARKER = "complete"
 def save_checkpoint(folder: Path, model: RankModel, optimizers: list[PartOptimizer]) -> None:
     """Collective. Writes beside the folder and renames at the end, so that the folder is complete or absent.
 
-    The folder must not exist yet; its parent is on a disk that all ranks share.
+    Its parent is on a disk that all ranks share. A folder of that name is replaced.
     """
     partial = folder.with_name(f".{folder.name}.partial")
     is_first = distributed.get_rank() == 0
@@ -33,6 +33,8 @@ def save_checkpoint(folder: Path, model: RankModel, optimizers: list[PartOptimiz
     distributed.barrier()
     if is_first:
         (partial / _MARKER).touch()
+        if folder.exists():
+            shutil.rmtree(folder)
         os.replace(partial, folder)
     distributed.barrier()
 

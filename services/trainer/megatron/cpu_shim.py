@@ -8,6 +8,7 @@ what calls it; all can go when megatron-core takes a device argument (https://gi
 import contextlib
 import functools
 import logging
+import warnings
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -47,8 +48,9 @@ def install() -> None:
         return
     # megatron.core.jit decorates with torch.compile: no compiler here, and 2 to 4 seconds less import.
     _replace(torch, {"_furlong_cpu_shim": True, "compile": _no_compile})
-    # Says that the CUDA generator is missing, once a process; on a CPU that is as it should be.
+    # These speak of a GPU's generator and streams; on a CPU there is nothing to heed.
     logging.getLogger("megatron.core.tensor_parallel.random").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", message=".*CUDA_DEVICE_MAX_CONNECTIONS")
     _replace_device_calls()
     _replace_random_calls()
     _replace_tensor_calls()
@@ -90,7 +92,7 @@ def _replace_device_calls() -> None:
             "current_device": lambda: device,
             "Stream": _NoStream,
             "Event": _NoStream,
-            "current_stream": lambda *_: stream,
+            "current_stream": lambda *_args, **_options: stream,
             "stream": lambda _: contextlib.nullcontext(),
             "nvtx": _NoStream(),
         },
@@ -107,7 +109,7 @@ def _replace_random_calls() -> None:
         _replace(
             module,
             {
-                "get_rng_state": lambda *_: torch.get_rng_state(),
+                "get_rng_state": lambda *_args, **_options: torch.get_rng_state(),
                 "set_rng_state": _set_random_state,
                 "manual_seed": torch.default_generator.manual_seed,
             },

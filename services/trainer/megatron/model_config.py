@@ -63,6 +63,7 @@ def transformer_config(
         cuda_graph_scope=[],
         gradient_accumulation_fusion=False,
         apply_rope_fusion=False,
-        # The weights come from the hub's files.
-        perform_initialization=False,
+        # The weights come from the hub's files, but only initialisation marks parameters as tensor-parallel; unmarked
+        # ones would count once, not once a rank, in the gradient norm.
+        perform_initialization=True,
     )

@@ -108,7 +108,7 @@ class MegatronPolicy:
         return owned_shards(self._model.named_tensors(), model=self._shape, layout=self._layout)
 
     def save(self, folder: Path) -> None:
-        """Collective. Writes model and optimizers; the folder is complete or absent, and must not exist yet."""
+        """Collective. Writes model and optimizers; the folder is complete or absent, and replaced if there."""
         save_checkpoint(folder, self._model, self._optimizers)
 
     def load(self, folder: Path, *, with_optimizer: bool) -> None:
