@@ -86,14 +86,15 @@ async def _serve(process: ServiceProcess) -> int:
 
 async def _start_engine(process: ServiceProcess) -> Engine:
     # Not at the top: SGLang can be imported only after activate_cpu_engine.
-    from services.rollout.sglang_engine import SglangEngine
+    from services.rollout.sglang_engine.engine import SglangEngine
 
     deployment = process.deployment
     return await SglangEngine.start(
-        model_directory=deployment.model_directory,
+        model_path=str(deployment.model_directory),
         config=deployment.recipe.rollout.engine,
         dtype=deployment.recipe.model.dtype,
         seed=deployment.recipe.run.seed + process.index,
+        run_id=deployment.version_run_id,
     )
 
 
