@@ -25,7 +25,7 @@ def call_all(
     results: dict[str, Result] = {}
     errors: dict[str, FurlongError] = {}
     for name, future in futures.items():
-        error = _error_of(future, name, timeout_seconds)
+        error = _error_of(future, timeout_seconds)
         if error is None:
             results[name] = future.result()
         else:
@@ -33,9 +33,9 @@ def call_all(
     return results, errors
 
 
-def _error_of(future: "Future[Result]", name: str, timeout_seconds: float) -> FurlongError | None:
+def _error_of(future: "Future[Result]", timeout_seconds: float) -> FurlongError | None:
     if not future.done():
-        return DeadlineError(f"{name} did not answer within {timeout_seconds:.0f} s; see its log")
+        return DeadlineError(f"no answer within {timeout_seconds:.0f} s; see the engine's log")
     error = future.exception()
     if error is None or isinstance(error, FurlongError):
         return error

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import redis
+from redis.backoff import ExponentialBackoff
+from redis.retry import Retry
 
 from services.common.errors import InvalidInputError, StateConflictError, UnavailableError
 from services.common.records import PolicyVersion
@@ -117,30 +119,39 @@ class RedisVersionStore:
     def __init__(self, client: redis.Redis, *, prefix: str = "furlong:weights") -> None:
         self._client = client
         self._prefix = prefix
+        # Writing and reading again is harmless, so a short loss of the connection does not abort a version.
+        self._retry = Retry(ExponentialBackoff(cap=0.5, base=0.05), 3)
 
     def put(self, record: VersionRecord) -> None:
         """Keeps the record, in one transaction."""
-        run_id, step = record.version.run_id, record.version.step
         try:
-            with self._client.pipeline(transaction=True) as pipeline:
-                if _starts_over(record):
-                    pipeline.delete(self._run_key(run_id))
-                pipeline.sadd(f"{self._prefix}:runs", run_id)
-                pipeline.hset(self._run_key(run_id), str(step), f"{record.state.value} {record.reason}")
-                pipeline.execute()
+            self._retry.call_with_retry(lambda: self._put(record), _again)
         except redis.RedisError as error:
-            raise UnavailableError(
-                f"version {record.version} is not kept by Redis: {error}; check redis.url"
-            ) from error
+            raise UnavailableError(f"version {record.version} is not stored: {error}; check redis.url") from error
 
     def records(self, run_id: str = "") -> tuple[VersionRecord, ...]:
         """The records, sorted."""
         try:
-            runs = [run_id] if run_id else sorted(_text(name) for name in self._client.smembers(f"{self._prefix}:runs"))
-            entries = [(run, self._client.hgetall(self._run_key(run))) for run in runs]
+            return self._retry.call_with_retry(lambda: self._records(run_id), _again)
         except redis.RedisError as error:
             raise UnavailableError(f"versions cannot be read from Redis: {error}; check redis.url") from error
-        records = [_record(run, _text(step), _text(value)) for run, found in entries for step, value in found.items()]
+
+    def _put(self, record: VersionRecord) -> None:
+        run_id, step = record.version.run_id, record.version.step
+        with self._client.pipeline(transaction=True) as pipeline:
+            if _starts_over(record):
+                pipeline.delete(self._run_key(run_id))
+            pipeline.sadd(f"{self._prefix}:runs", run_id)
+            pipeline.hset(self._run_key(run_id), str(step), f"{record.state.value} {record.reason}")
+            pipeline.execute()
+
+    def _records(self, run_id: str) -> tuple[VersionRecord, ...]:
+        runs = [run_id] if run_id else [_text(name) for name in self._client.smembers(f"{self._prefix}:runs")]
+        records = [
+            _record(run, _text(step), _text(value))
+            for run in runs
+            for step, value in self._client.hgetall(self._run_key(run)).items()
+        ]
         return tuple(sorted(records, key=lambda record: record.version))
 
     def _run_key(self, run_id: str) -> str:
@@ -154,6 +165,10 @@ def _starts_over(record: VersionRecord) -> bool:
 def _record(run_id: str, step: str, value: str) -> VersionRecord:
     state, _, reason = value.partition(" ")
     return VersionRecord(version=PolicyVersion(run_id=run_id, step=int(step)), state=VersionState(state), reason=reason)
+
+
+def _again(error: Exception) -> None:
+    """Nothing is left over of a call that failed."""
 
 
 def _text(value: bytes | str) -> str:
