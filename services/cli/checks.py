@@ -58,7 +58,7 @@ def plan_checks(parts: Sequence[str], *, root: Path, tools: Path, python: str) -
     """
     for part in parts:
         if part not in (*PARTS, "all"):
-            raise InvalidInputError(f"furlong test: {part!r} is unknown; wanted some of {', '.join(PARTS)}, or all")
+            raise InvalidInputError(f"test part {part!r} is unknown; wanted some of {', '.join(PARTS)}, or all")
     wanted = PARTS if "all" in parts else tuple(part for part in PARTS if part in parts)
     checks: list[CheckCommand] = []
     for part in wanted:

@@ -3,8 +3,9 @@
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -20,7 +21,6 @@ app = typer.Typer(
     name="furlong",
     help="Reinforcement learning for GLM-4.5-class mixture-of-experts language models.",
     epilog="Start with: ./furlong smoke",
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
 )
@@ -63,7 +63,7 @@ def smoke(
     reinforcement learning, evaluates before and after, and stops everything. Exit code 0 only if the policy learned
     (on your own prompts: if all steps were done).
     """
-    from services.cli.smoke.command import smoke_command
+    from services.cli.smoke.command import place_locally, smoke_command
     from services.cli.smoke.options import SmokeOptions
 
     options = SmokeOptions(
@@ -78,7 +78,8 @@ def smoke(
         evidence_path=json_path,
         is_resume=resume,
     )
-    raise typer.Exit(smoke_command(options, environment=os.environ, started=_STARTED))
+    exit_code = smoke_command(options, make_placement=place_locally, environment=os.environ, started=_STARTED)
+    raise typer.Exit(exit_code)
 
 
 @app.command("test", epilog="Examples:\n\n./furlong test\n\n./furlong test unit\n\n./furlong test lint contract")
@@ -121,30 +122,47 @@ def version() -> None:
     typer.echo(installed_version("furlong"))
 
 
-def main() -> None:
-    """Runs the command; every expected error is one line on standard error and an exit code.
+@app.callback(invoke_without_command=True)
+def _without_command(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
-    2: the recipe, the machine or an input cannot work. 1: the run or a check failed. 130: Ctrl-C.
+
+def main() -> None:
+    """Runs the command that was typed."""
+    # Not standalone: typer would draw boxes of several lines where one says it.
+    exit_with(lambda: app(standalone_mode=False))
+
+
+def exit_with(command: Callable[[], int | None]) -> NoReturn:
+    """Runs the command and ends the process; every expected error is one line on standard error and an exit code.
+
+    2: the recipe, the machine or an input cannot work. 1: the run or a check failed. 130: Ctrl-C. A service that died
+    is preceded by the last lines of its log.
     """
     from services.cli.placement.placement import ServiceDiedError
 
     try:
-        app()
+        exit_code = command() or 0
+    except typer.exceptions.TyperException as error:
+        _fail(f"{error.format_message().rstrip('.')}; see furlong --help", EXIT_BAD_INPUT)
     except (ConfigError, InvalidInputError) as error:
-        _fail(error, EXIT_BAD_INPUT)
+        _fail(str(error), EXIT_BAD_INPUT)
     except ServiceDiedError as error:
         for line in error.log_lines:
             print(f"  {line}", file=sys.stderr)
-        _fail(error, EXIT_FAILED)
+        _fail(str(error), EXIT_FAILED)
     except FurlongError as error:
-        _fail(error, EXIT_FAILED)
+        _fail(str(error), EXIT_FAILED)
     except KeyboardInterrupt:
+        exit_code = EXIT_INTERRUPTED
+    if exit_code == EXIT_INTERRUPTED:
         print("furlong: interrupted; everything was stopped", file=sys.stderr)
-        sys.exit(EXIT_INTERRUPTED)
+    sys.exit(exit_code)
 
 
-def _fail(error: FurlongError, exit_code: int) -> None:
-    print(f"furlong: error: {error}", file=sys.stderr)
+def _fail(message: str, exit_code: int) -> NoReturn:
+    print(f"furlong: error: {message}", file=sys.stderr)
     sys.exit(exit_code)
 
 

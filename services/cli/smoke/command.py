@@ -2,7 +2,7 @@
 
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 
@@ -21,21 +21,27 @@ _INSTALL_SECONDS_FILE = ".install-seconds-runtime"
 """Where the furlong script notes, in the virtual environment, how long the installation took."""
 
 
-def smoke_command(options: SmokeOptions, *, environment: Mapping[str, str], started: float) -> int:
+def smoke_command(
+    options: SmokeOptions,
+    *,
+    make_placement: Callable[[str], Placement],
+    environment: Mapping[str, str],
+    started: float,
+) -> int:
     """The exit code of the run; 0 only if it reached what it is for.
 
     Args:
+        make_placement: (prefix of shared-memory names) -> where processes run.
         started: time.monotonic() when the command began.
 
     Raises:
         FurlongError: it could not start, or failed.
         KeyboardInterrupt: by Ctrl-C, SIGTERM or a closed terminal; everything was stopped.
     """
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+    heed_signals()
     console = Console()
     world = World(
-        make_placement=_place_here,
+        make_placement=make_placement,
         look_at_machine=look_at_machine,
         view=_make_view(console),
         environment=environment,
@@ -49,7 +55,14 @@ def smoke_command(options: SmokeOptions, *, environment: Mapping[str, str], star
     return result.run.verdict.exit_code
 
 
-def _place_here(shared_memory_prefix: str) -> Placement:
+def heed_signals() -> None:
+    """Lets SIGTERM and a closed terminal end the command as Ctrl-C does. Call it on the main thread."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+
+
+def place_locally(shared_memory_prefix: str) -> Placement:
+    """Processes of this machine."""
     return LocalProcesses(shared_memory_prefix=shared_memory_prefix)
 
 

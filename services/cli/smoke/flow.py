@@ -99,16 +99,15 @@ def _recipe_and_folder(options: SmokeOptions) -> tuple[Recipe, RunFolder]:
 
 def _prepare(recipe: Recipe, folder: RunFolder, options: SmokeOptions, world: World) -> RunPlan:
     """Preflight, then the folder: no record changes before all of the preflight has passed."""
-    world.view.progress("checking the machine")
-    require_machine(world.look_at_machine(folder.path.parent), recipe)
-    require_queue_server(recipe.redis.url)
+    world.view.progress("checking prompts, ports and machine")
+    model_directory = prepare_model(recipe, world.cache_directory)
+    prompts = require_prompts(recipe, model_directory)
     chooser = PortChooser(start=os.getpid() * 37, is_free=is_port_free)
     addresses = plan_addresses(
         recipe, lambda host, configured, key: chooser.choose(host, configured=configured, key=key)
     )
-    world.view.progress("reading the prompts")
-    model_directory = prepare_model(recipe, world.cache_directory)
-    prompts = require_prompts(recipe, model_directory)
+    require_queue_server(recipe.redis.url)
+    require_machine(world.look_at_machine(folder.path.parent), recipe)
     world.view.say(
         f"{prompts.num_train_prompts} prompts to train on, {len(prompts.held_out)} held out; "
         f"model {recipe.model.preset or recipe.model.path}; seed {recipe.run.seed}"

@@ -37,7 +37,7 @@ def test_an_unknown_part_is_one_line() -> None:
     with pytest.raises(InvalidInputError) as caught:
         names("units")
     assert str(caught.value) == (
-        "furlong test: 'units' is unknown; wanted some of lint, unit, contract, integration, or all"
+        "test part 'units' is unknown; wanted some of lint, unit, contract, integration, or all"
     )
 
 

@@ -9,7 +9,7 @@ from services.common.config.recipe import Recipe
 
 
 def test_the_listing_reads_back_as_the_same_recipe(tmp_path: Path) -> None:
-    recipe = recipe_from_table({"run": {"name": 'a.b', "seed": 3}, "trainer": {"optimizer": {"betas": [0.5, 0.9]}}})
+    recipe = recipe_from_table({"run": {"name": "a.b", "seed": 3}, "trainer": {"optimizer": {"betas": [0.5, 0.9]}}})
     path = tmp_path / "recipe.toml"
     path.write_text(recipe_toml(recipe))
     assert load_recipe(path) == recipe

@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.unit.cli.sample_records import make_report
 
 from services.cli.run_folder import RunFolder
 from services.common.errors import ConfigError, InvalidInputError, StateConflictError
+from tests.unit.cli.sample_records import make_report
 
 
 def test_a_new_run_moves_the_earlier_records_aside(tmp_path: Path) -> None:
@@ -75,7 +75,8 @@ def test_resuming_without_a_run_is_one_line(tmp_path: Path) -> None:
 def test_a_run_in_use_is_refused_with_the_process_that_has_it(tmp_path: Path) -> None:
     code = (
         "import pathlib, sys; from services.cli.run_folder import RunFolder;"
-        "folder = RunFolder(pathlib.Path(sys.argv[1]), 'smoke'); folder.lock(); print('locked', flush=True); sys.stdin.read()"
+        "folder = RunFolder(pathlib.Path(sys.argv[1]), 'smoke'); folder.lock();"
+        "print('locked', flush=True); sys.stdin.read()"
     )
     holder = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

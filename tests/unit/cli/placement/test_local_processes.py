@@ -98,9 +98,7 @@ def test_stop_ends_a_process_that_heeds_sigterm_at_once(tmp_path: Path, placemen
     assert placement.statuses() == []
 
 
-def test_stop_kills_children_and_grandchildren_in_other_sessions(
-    tmp_path: Path, placement: LocalProcesses
-) -> None:
+def test_stop_kills_children_and_grandchildren_in_other_sessions(tmp_path: Path, placement: LocalProcesses) -> None:
     pids_path = tmp_path / "pids"
     placement.start(spec(tmp_path, "family", sys.executable, "-c", STUBBORN_FAMILY, str(pids_path)))
     family = family_of(pids_path)
@@ -109,9 +107,7 @@ def test_stop_kills_children_and_grandchildren_in_other_sessions(
     assert [process_id for process_id in family if is_running(process_id)] == []
 
 
-def test_children_of_a_leader_that_crashed_are_ended_as_well(
-    tmp_path: Path, placement: LocalProcesses
-) -> None:
+def test_children_of_a_leader_that_crashed_are_ended_as_well(tmp_path: Path, placement: LocalProcesses) -> None:
     pids_path = tmp_path / "pids"
     placement.start(spec(tmp_path, "family", sys.executable, "-c", STUBBORN_FAMILY, str(pids_path)))
     leader, *others = family_of(pids_path)

@@ -1,15 +1,15 @@
 """The evidence: its keys and its arithmetic."""
 
 import pytest
+
+from services.cli.records import RolloutStatus, StepReport
+from services.cli.smoke.evidence import EvidenceValue, PhaseSeconds, RunFigures, build_evidence
 from tests.unit.cli.sample_records import (
     make_evaluation,
     make_report,
     make_rollout_status,
     make_trainer_status,
 )
-
-from services.cli.records import RolloutStatus, StepReport
-from services.cli.smoke.evidence import EvidenceValue, PhaseSeconds, RunFigures, build_evidence
 
 SECONDS = PhaseSeconds(install=100.0, start=20.0, warm_start=55.0, rl=200.0, total=300.0)
 

@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.unit.cli.sample_records import make_report
 
 from services.cli.run_folder import RunFolder
 from services.cli.smoke.options import SmokeOptions, new_recipe, resumed_recipe
 from services.common.config.loading import recipe_from_table
 from services.common.errors import ConfigError
+from tests.unit.cli.sample_records import make_report
 
 
 def test_options_win_over_set_and_set_over_the_file(tmp_path: Path) -> None:
@@ -20,9 +20,7 @@ def test_options_win_over_set_and_set_over_the_file(tmp_path: Path) -> None:
     assert (run.steps, run.seed, run.name) == (3, 2, "2024")
 
 
-def test_paths_become_absolute_because_services_run_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_become_absolute_because_services_run_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     options = SmokeOptions(
         prompt_data=Path("my.jsonl"), input_key="q", label_key="a", overrides=("data.held_out_data=h.jsonl",)

@@ -3,9 +3,9 @@
 from math import sqrt
 
 import pytest
-from tests.unit.cli.sample_records import make_evaluation, make_report
 
 from services.cli.smoke.verdict import Outcome, judge, standard_error
+from tests.unit.cli.sample_records import make_evaluation, make_report
 
 REPORTS = [make_report(0), make_report(1)]
 
@@ -45,9 +45,7 @@ def test_on_a_users_prompts_a_completed_run_is_enough() -> None:
 @pytest.mark.parametrize(("must_learn", "exit_code"), [(True, 1), (False, 0)])
 def test_zero_rewards_are_said_plainly(must_learn: bool, exit_code: int) -> None:
     reports = [make_report(step, mean_reward=0.0) for step in range(3)]
-    verdict = judge(
-        make_evaluation(0.0), make_evaluation(0.0), reports, num_samples=768, must_learn=must_learn
-    )
+    verdict = judge(make_evaluation(0.0), make_evaluation(0.0), reports, num_samples=768, must_learn=must_learn)
     assert verdict.exit_code == exit_code
     assert verdict.reason == (
         "no reward was above zero in 768 samples: the model cannot solve these prompts; nothing was learned"

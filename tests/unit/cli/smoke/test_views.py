@@ -3,10 +3,10 @@
 import io
 
 from rich.console import Console
-from tests.unit.cli.sample_records import make_report
 
 from services.cli.smoke.live_view import LiveView, sparkline
 from services.cli.smoke.view import PlainView, step_figures
+from tests.unit.cli.sample_records import make_report
 
 
 def test_plain_step_line_has_every_figure() -> None:
