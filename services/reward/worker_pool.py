@@ -163,6 +163,7 @@ class WorkerPool:
                 job.batch.put(job.index, score)
             with self._lock:
                 self._count_pending(-1)
+            self._replace_lost_worker(slot)
 
     def _grade(self, slot: int, item: GradeItem) -> Score:
         started = time.monotonic()
@@ -187,6 +188,14 @@ class WorkerPool:
             seconds=time.monotonic() - started,
             error=judgement.error,
         )
+
+    def _replace_lost_worker(self, slot: int) -> None:
+        """Starts the next worker now, so that the next item does not wait for it."""
+        try:
+            if not self._is_closed:
+                self._worker_of(slot)
+        except UnavailableError as error:
+            logger.warning("grading worker not replaced; the next item tries again", extra={"detail": str(error)})
 
     def _worker_of(self, slot: int) -> WorkerProcess:
         """The slot's worker; a new one in place of one that was killed.

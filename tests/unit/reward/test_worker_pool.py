@@ -16,7 +16,7 @@ from services.reward.worker_pool import WorkerPool
 from services.reward.worker_process import WORKER_COMMAND, GradeItem, WorkerLimits
 
 MISBEHAVING = (sys.executable, str(Path(__file__).with_name("misbehaving_worker.py")))
-LIMIT_SECONDS = 0.5
+LIMIT_SECONDS = 1.0
 
 
 @pytest.fixture
@@ -58,6 +58,13 @@ def score(pool, *responses, label="x"):
 
 def summary(scores):
     return [(item.value, item.rule) for item in scores]
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def is_gone(process_id):
@@ -107,9 +114,8 @@ def test_a_hang_costs_its_own_worker_one_limit(make_pool, registry):
     assert summary(others) == [(3.0, "string")] * 50
     assert others_seconds < LIMIT_SECONDS, "the other worker goes on meanwhile"
     assert summary(hung.wait(timeout_seconds=60)) == [(0.0, "timeout"), (2.0, "string")]
-    score(pool, *["abc"] * 50)
+    wait_until(lambda: len(pool.process_ids) == 2)  # the killed worker is replaced
     after = set(pool.process_ids)
-    assert len(after) == 2, "the killed worker is replaced"
     assert len(before & after) == 1
     assert all(is_gone(process_id) for process_id in before - after)
     assert registry.get_sample_value("reward_workers_lost_total", {"cause": "timeout"}) == 1
@@ -118,14 +124,14 @@ def test_a_hang_costs_its_own_worker_one_limit(make_pool, registry):
 
 def test_timeout_score_tells_the_limit_and_the_time(make_pool):
     [hung] = score(make_pool(), "hang")
-    assert hung.error == "the grader took more than 0.5 s"
+    assert hung.error == "the grader took more than 1 s"
     assert LIMIT_SECONDS <= hung.seconds < 5
 
 
 def test_item_whose_worker_was_killed_from_outside_is_graded_by_the_next(make_pool, tmp_path):
     pool = make_pool()
     assert summary(score(pool, f"die once {tmp_path / 'marker'}", "ab"))[1] == (2.0, "string")
-    assert pool.process_ids
+    wait_until(lambda: pool.process_ids)
     os.kill(pool.process_ids[0], signal.SIGKILL)
     assert summary(score(pool, "ab", "abc")) == [(2.0, "string"), (3.0, "string")]
 
