@@ -26,6 +26,7 @@ class GenerationLoop:
         ledger: PromptLedger,
         maker: GroupMaker,
         max_lag_versions: int,
+        num_rounds: int,
         max_groups_in_flight: int,
         tally: Tally,
     ) -> None:
@@ -34,6 +35,7 @@ class GenerationLoop:
         self._ledger = ledger
         self._maker = maker
         self._max_lag_versions = max_lag_versions
+        self._num_rounds = num_rounds
         self._max_groups_in_flight = max_groups_in_flight
         self._tally = tally
         self._in_flight: set[asyncio.Task[None]] = set()
@@ -64,7 +66,9 @@ class GenerationLoop:
         free = self._max_groups_in_flight - len(self._in_flight)
         if version is None or free <= 0:
             return []
-        max_round = newest_open_round(version_step=version.step, max_lag_versions=self._max_lag_versions)
+        max_round = newest_open_round(
+            version_step=version.step, max_lag_versions=self._max_lag_versions, num_rounds=self._num_rounds
+        )
         return await asyncio.to_thread(self._ledger.lease, worker=self._worker, max_round=max_round, max_prompts=free)
 
     def _start(self, leases: list[PromptLease]) -> None:

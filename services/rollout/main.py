@@ -135,6 +135,7 @@ def _build(process: ServiceProcess, engine: Engine) -> _Parts:
         ledger=ledger,
         maker=maker,
         max_lag_versions=rollout.max_lag_versions,
+        num_rounds=recipe.run.steps,
         max_groups_in_flight=max(1, 2 * rollout.engine.max_running_requests // rollout.samples_per_prompt),
         tally=tally,
     )
