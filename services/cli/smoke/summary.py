@@ -14,13 +14,14 @@ def print_summary(console: Console, result: RunResult, folder: RunFolder) -> Non
     """Prints it."""
     figures = result.figures
     console.print(_table(figures.before, figures.after))
-    for example in figures.after.examples:
-        console.print(_example_line(example), markup=False, highlight=False)
-    console.print(f"records: {folder.path}", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"learning curve: {folder.curve_path}", markup=False, highlight=False, soft_wrap=True)
-    console.print(
-        f"{result.verdict.outcome.value}: {result.verdict.reason}", markup=False, highlight=False, soft_wrap=True
-    )
+    lines = [
+        *(_example_line(example) for example in figures.after.examples),
+        f"records: {folder.path}",
+        f"learning curve: {folder.curve_path}",
+        f"{result.verdict.outcome.value}: {result.verdict.reason}",
+    ]
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _table(before: Evaluation, after: Evaluation) -> Table:

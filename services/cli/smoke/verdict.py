@@ -61,7 +61,7 @@ def judge(
             "nothing was learned"
         )
     elif rise >= MIN_RISE and rise > MIN_STANDARD_ERRORS * standard_error(before, after):
-        outcome, reason = Outcome.LEARNED, f"{figures}: the policy learned"
+        outcome, reason = Outcome.LEARNED, figures
     else:
         outcome = Outcome.NOT_LEARNED if must_learn else Outcome.COMPLETED
         wanted = max(MIN_RISE, MIN_STANDARD_ERRORS * standard_error(before, after))

@@ -19,7 +19,7 @@ def test_standard_error_of_two_proportions() -> None:
 def test_a_clear_rise_is_learning() -> None:
     verdict = judge(make_evaluation(0.40), make_evaluation(0.95), REPORTS, num_samples=512, must_learn=True)
     assert (verdict.outcome, verdict.exit_code) == (Outcome.LEARNED, 0)
-    assert verdict.reason == "held-out accuracy 0.400 to 0.950: the policy learned"
+    assert verdict.reason == "held-out accuracy 0.400 to 0.950"
 
 
 def test_a_rise_that_chance_could_make_is_not() -> None:
