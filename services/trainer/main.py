@@ -43,6 +43,8 @@ logger = logging.getLogger(__name__)
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the rank until it is told to stop; 0 when it ended in order."""
     process = open_service_process("trainer", argv)
+    # Megatron announces every setting of every part at INFO.
+    logging.getLogger("megatron").setLevel(logging.WARNING)
     if process.index == 0:
         return _lead(process)
     stop_on_signals()
