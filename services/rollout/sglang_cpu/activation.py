@@ -44,6 +44,8 @@ def _engine_environment(tp: int, cores: Sequence[int]) -> dict[str, str]:
         "SGLANG_USE_CPU_ENGINE": "1",
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
+        # Compiling the router takes the first request 4 to 9 s and a C++ compiler, and gains nothing at these sizes.
+        "TORCH_COMPILE_DISABLE": "1",
     }
     if tp > 1:
         # Without it SGLang 0.5.20 asks for one NUMA node per rank.

@@ -79,7 +79,7 @@ class SglangEngine:
 
     @classmethod
     async def start(
-        cls, *, model_path: str, config: EngineConfig, seed: int, dtype: str, run_id: str, log_level: str = "warning"
+        cls, *, model_path: str, config: EngineConfig, seed: int, dtype: str, run_id: str, log_level: str = "error"
     ) -> "SglangEngine":
         """A running engine without a version.
 
@@ -105,6 +105,8 @@ class SglangEngine:
         engine = cls(processes, layouts, config=config, run_id=run_id)
         try:
             await engine._command_ranks({layout.rank: InspectTask(layout=layout) for layout in layouts})
+            # Each flush collects garbage, half a second among the objects of SGLang's start unless they are left out.
+            await processes.manager.freeze_gc()
         except BaseException:
             engine.shutdown()
             raise
@@ -229,7 +231,7 @@ class SglangEngine:
             manager.abort_request(abort_all=True)
             raise
         finally:
-            await manager.continue_generation(ContinueGenerationReqInput())
+            await manager.continue_generation(ContinueGenerationReqInput(torch_empty_cache=False))
         return time.monotonic() - started
 
     async def _command_pieces(self, operation: Operation, pieces: Mapping[int, StagedRank]) -> list[WeightAnswer]:
