@@ -45,6 +45,11 @@ class Segment:
         """Size of the mapping."""
         return len(self._map)
 
+    @property
+    def is_named(self) -> bool:
+        """Whether the owner still keeps it under its name."""
+        return (SHM_DIRECTORY / self.name).exists()
+
     def close(self) -> None:
         """Lets go; an owner also removes the name. Closing twice is the same as once."""
         if self._descriptor < 0:

@@ -1,5 +1,6 @@
 """Transport through shared memory, for trainer ranks and engines on one host."""
 
+import threading
 import time
 
 import numpy as np
@@ -81,12 +82,15 @@ class ShmReader:
         np.copyto(np.frombuffer(destination, dtype=np.uint8), source)
 
     def close(self) -> None:
-        """Lets go of the mapping."""
-        self._segment.close()
+        """Nothing: the mapping serves the next version too."""
 
 
 class ShmReceiverTransport:
-    """The engine's side."""
+    """The engine's side. Segments stay mapped, since mapping costs as much as copying; removed ones are let go."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._segments: dict[str, Segment] = {}
 
     def open(self, endpoint: str, *, deadline: float) -> ShmReader:
         """A reader of the named segment.
@@ -94,7 +98,12 @@ class ShmReceiverTransport:
         Raises:
             UnavailableError: its owner has ended.
         """
-        try:
-            return ShmReader(open_segment(endpoint), deadline)
-        except NotFoundError as error:
-            raise UnavailableError(str(error)) from error
+        with self._lock:
+            for name in [name for name, segment in self._segments.items() if not segment.is_named]:
+                self._segments.pop(name).close()
+            if endpoint not in self._segments:
+                try:
+                    self._segments[endpoint] = open_segment(endpoint)
+                except NotFoundError as error:
+                    raise UnavailableError(str(error)) from error
+            return ShmReader(self._segments[endpoint], deadline)
