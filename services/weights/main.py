@@ -13,6 +13,9 @@ from services.weights.receiver_client import ReceiverClient
 from services.weights.servicer import weights_service
 from services.weights.version_store import RedisVersionStore
 
+# An engine that gives up at the phase timeout, because a source is slow, still gets to say so.
+_ANSWER_SECONDS = 1.0
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serves; 0 after an orderly end, 1 with one line on standard error when it cannot start."""
@@ -46,9 +49,10 @@ def make_coordinator(process: ServiceProcess) -> Coordinator:
     """
     weights = process.deployment.recipe.weights
     phase_timeout_seconds = weights.phase_timeout_seconds
+    call_timeout_seconds = phase_timeout_seconds + _ANSWER_SECONDS
     return Coordinator(
         store=RedisVersionStore(open_redis(process.deployment.redis_url)),
-        connect=lambda address: ReceiverClient(address, process.credentials, timeout_seconds=phase_timeout_seconds),
+        connect=lambda address: ReceiverClient(address, process.credentials, timeout_seconds=call_timeout_seconds),
         metrics=WeightsMetrics(process.registry),
         bucket_bytes=weights.bucket_mb * 1024 * 1024,
         phase_timeout_seconds=phase_timeout_seconds,

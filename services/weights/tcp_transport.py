@@ -178,7 +178,7 @@ class TcpReader:
             UnavailableError: the source is gone.
         """
         name = self._name.encode()
-        with _explained(self._peer):
+        with _PeerErrors(self._peer):
             self._stream.settimeout(_seconds_until(self._deadline, self._peer))
             self._stream.sendall(_REQUEST.pack(len(name), offset_bytes, len(destination)) + name)
             status, length = _REPLY.unpack(self._read(_REPLY.size))
@@ -231,7 +231,7 @@ class TcpReceiverTransport:
         host, _, port = address.rpartition(":")
         if not (host and port.isdigit() and name.isascii() and 0 < len(name) <= _MAX_NAME_BYTES):
             raise InvalidInputError(f"tcp endpoint {endpoint!r} is malformed; wanted host:port/buffer")
-        with _explained(address):
+        with _PeerErrors(address):
             timeout = min(_HANDSHAKE_SECONDS, _seconds_until(deadline, address))
             stream: socket.socket = socket.create_connection((host, int(port)), timeout=timeout)
             try:
@@ -255,7 +255,7 @@ class TcpReceiverTransport:
             raise UnavailableError(f"source {address} refuses the token; use the trainer's security.token_file")
 
 
-class _explained(contextlib.AbstractContextManager[None]):
+class _PeerErrors(contextlib.AbstractContextManager[None]):
     """Turns socket errors into ours, naming the peer."""
 
     def __init__(self, peer: str) -> None:
