@@ -34,7 +34,6 @@ def trainer_status_from_proto(message: trainer_pb2.GetStatusResponse) -> Trainer
         num_warm_start_steps=message.num_warm_start_steps,
         warm_start_seconds=message.warm_start_seconds,
         last_error=message.last_error,
-        num_versions_committed=message.num_versions_committed,
         num_versions_aborted=message.num_versions_aborted,
     )
 

@@ -10,7 +10,7 @@ from services.common.config.base import Section
 
 def recipe_toml(recipe: Section) -> str:
     """The recipe as TOML that `--recipe` reads back; each key is preceded by what it means."""
-    return "\n".join(_section_lines(recipe, ())) + "\n"
+    return "\n".join(_section_lines(recipe, ())).lstrip("\n") + "\n"
 
 
 def _section_lines(section: Section, names: tuple[str, ...]) -> Iterator[str]:

@@ -31,8 +31,6 @@ class TrainerStatus:
     """Time the warm start took; 0 when it came from the cache."""
     last_error: str
     """Why it failed; empty when it did not."""
-    num_versions_committed: int
-    """Versions committed by this process, version zero not counted."""
     num_versions_aborted: int
     """Versions aborted by this process."""
 

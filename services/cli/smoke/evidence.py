@@ -52,7 +52,10 @@ class RunFigures:
 def build_evidence(
     figures: RunFigures, *, seconds: PhaseSeconds, config_digest: str, seed: int
 ) -> dict[str, EvidenceValue]:
-    """The evidence, in the documented order of keys; counts of versions and samples are those of the session."""
+    """The evidence, in the documented order of keys.
+
+    Figures are over all steps of the run; samples, aborted versions and speeds are those of the session.
+    """
     reports = figures.reports
     syncs = [report.sync_seconds for report in reports] or [0.0]
     pauses = [report.pause_seconds for report in reports] or [0.0]
@@ -67,7 +70,7 @@ def build_evidence(
             "rl": seconds.rl,
             "total": seconds.total,
         },
-        "versions_committed": figures.trainer.num_versions_committed,
+        "versions_committed": sum(report.is_committed for report in reports),
         "versions_aborted": figures.trainer.num_versions_aborted,
         "engine_digests_equal": bool(reports) and all(report.are_digests_equal for report in reports),
         "accept_length": {"first": accept_lengths[0], "last": accept_lengths[-1]},

@@ -92,6 +92,5 @@ def make_trainer_status(*, committed: int = 3, aborted: int = 0) -> TrainerStatu
         num_warm_start_steps=950,
         warm_start_seconds=55.0,
         last_error="",
-        num_versions_committed=committed,
         num_versions_aborted=aborted,
     )

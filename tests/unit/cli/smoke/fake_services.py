@@ -50,7 +50,6 @@ class FakeTrainer(trainer_pb2_grpc.TrainerServiceServicer):
             phase=trainer_pb2.PHASE_WAITING,
             version=sample_pb2.PolicyVersion(run_id="r", step=self._first_step),
             warm_start_seconds=1.5,
-            num_versions_committed=sum(self.target_steps) - self._first_step if self.target_steps else 0,
         )
 
     def Train(self, request: trainer_pb2.TrainRequest, context: grpc.ServicerContext) -> trainer_pb2.TrainResponse:

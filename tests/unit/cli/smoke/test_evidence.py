@@ -90,6 +90,11 @@ def test_one_unequal_digest_spoils_the_run() -> None:
     assert evidence_of(reports, [make_rollout_status()])["engine_digests_equal"] is False
 
 
+def test_versions_are_counted_as_the_steps_report_them() -> None:
+    reports = [make_report(0), make_report(1, is_committed=False), make_report(2)]
+    assert evidence_of(reports, [make_rollout_status()])["versions_committed"] == 2
+
+
 def test_tokens_per_second_of_engines_and_trainer() -> None:
     # Two engines of 6000 tokens in 12 s; 2 steps of 2000 tokens in 2 s.
     evidence = evidence_of([make_report(0), make_report(1)], [make_rollout_status(), make_rollout_status()])
