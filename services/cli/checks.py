@@ -116,7 +116,7 @@ def _lint_checks(root: Path, tools: Path) -> list[CheckCommand]:
         "ruff check": (str(tools / "ruff"), "check", "."),
         "ruff format": (str(tools / "ruff"), "format", "--check", "."),
         "mypy --strict": (str(tools / "mypy"),),
-        "import-linter": (str(tools / "lint-imports"), "--no-timings"),
+        "import-linter": (str(tools / "lint-imports"),),
     }
     checks = [
         CheckCommand(name=name, command=command, folder=root, is_streamed=False) for name, command in commands.items()
