@@ -58,7 +58,7 @@ class EngineConfig(Section):
     """Tensor-parallel ranks of the engine."""
     max_running_requests: PositiveInt = 128
     """Requests decoded together."""
-    context_length: PositiveInt = 1024
+    context_length: PositiveInt = 2048
     """Most tokens of prompt and response together."""
     max_total_tokens: PositiveInt = 65536
     """Tokens the key-value cache holds."""

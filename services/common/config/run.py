@@ -42,7 +42,7 @@ class DataConfig(Section):
     """Key of the right answer."""
     held_out_data: str = ""
     """A .jsonl file of held-out prompts; empty to hold out a share of `prompt_data` by a hash of the prompt."""
-    max_prompt_tokens: PositiveInt = 512
+    max_prompt_tokens: PositiveInt = 2016
     """Longer prompts are an error that names the line."""
 
 
