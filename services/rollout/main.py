@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,6 +26,7 @@ from services.rollout.evaluation import Evaluator
 from services.rollout.generation import GenerationLoop
 from services.rollout.generation_control import GenerationControl
 from services.rollout.group_making import GroupMaker
+from services.rollout.membership import Membership
 from services.rollout.metrics import RolloutMetrics
 from services.rollout.reward_client import RewardScorer
 from services.rollout.servicer import RolloutServicer
@@ -36,6 +38,8 @@ from services.weights.receiver_servicer import receiver_service
 from services.weights.transport import open_receiver_transports
 
 logger = logging.getLogger(__name__)
+
+_MEMBERSHIP_SECONDS = 2.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -192,7 +196,15 @@ def _start_server(
     process.serve_metrics(address, deployment.metrics_ports.rollout[process.index])
     weights = WeightsClient(deployment.addresses.weights, process.credentials, phase_timeout_seconds=phase_seconds)
     weights.wait_until_serving(phase_seconds)
-    weights.register_engine(engine_id, address, engine.layouts)
+    membership = Membership(
+        weights,
+        engine_id=engine_id,
+        receiver_address=address,
+        layouts=engine.layouts,
+        period_seconds=_MEMBERSHIP_SECONDS,
+    )
+    membership.join()
+    threading.Thread(target=membership.watch, name="membership", daemon=True).start()
     server.set_serving()
     return server
 
