@@ -34,7 +34,8 @@ class FakeEngine:
         self._layouts = tuple(layouts)
         self._respond = respond or hashed_response
         self._end_token_id = end_token_id
-        self._seconds_per_token = seconds_per_token
+        self.seconds_per_token = seconds_per_token
+        """Time each token takes."""
         self._version: PolicyVersion | None = None
         self._is_gone = False
         self.refusal = ""
@@ -91,7 +92,7 @@ class FakeEngine:
     async def _emit(self, token_ids: tuple[int, ...]) -> EngineResponse:
         steps: list[int] = []
         for _ in token_ids:
-            await asyncio.sleep(self._seconds_per_token)
+            await asyncio.sleep(self.seconds_per_token)
             steps.append(self._require_version().step)
         has_stopped = token_ids[-1:] == (self._end_token_id,)
         return EngineResponse(

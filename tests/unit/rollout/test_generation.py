@@ -1,0 +1,236 @@
+"""The generation loop over fakes: rounds, refills, drops, returns and back-pressure."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from services.common.errors import UnavailableError
+from services.common.memory_prompt_ledger import MemoryPromptLedger
+from services.common.memory_sample_queue import MemoryQueueState, MemorySampleQueue
+from services.common.records import PolicyVersion, Prompt, Score
+from services.rollout.engine import SamplingParameters
+from services.rollout.fake_engine import FakeEngine
+from services.rollout.generation import GenerationLoop
+from services.rollout.group_making import GroupMaker
+from services.rollout.metrics import RolloutMetrics
+from services.rollout.scoring import ResponseToScore
+from services.rollout.staleness import newest_open_round
+from services.rollout.tally import Tally
+
+GROUPS_PER_ROUND = 2
+END = 0
+
+
+class NumberedPrompts:
+    """The prompt of a position says the position."""
+
+    def prompt_at(self, position: int) -> Prompt:
+        return Prompt(text=str(position), token_ids=(3, position + 10), label=str(position), source="test")
+
+
+class SpaceDecoder:
+    """Ids separated by spaces."""
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return " ".join(map(str, token_ids))
+
+
+class RuleScorer:
+    """Scores by a rule on (label, response text)."""
+
+    def __init__(self, rule: Callable[[str, str], float]) -> None:
+        self.rule = rule
+
+    def score_batch(self, items: Sequence[ResponseToScore]) -> list[Score]:
+        return [
+            Score(value=self.rule(item.label, item.response), extracted="", rule="string", seconds=0.0, error="")
+            for item in items
+        ]
+
+
+def half_right(label: str, response: str) -> float:
+    """The first sample of a group is right, the others are wrong."""
+    return float(response.startswith("20 "))
+
+
+def respond(prompt: tuple[int, ...], step: int, sample: int) -> tuple[int, ...]:
+    """Sample i answers 20 + (i mod 2)."""
+    return (20 + sample % 2, END)
+
+
+class Scene:
+    """One rollout service's loop over fakes."""
+
+    def __init__(
+        self,
+        rule: Callable[[str, str], float] = half_right,
+        *,
+        max_prompts_per_round: int = 4,
+        max_lag_versions: int = 0,
+        num_rounds: int = 100,
+        max_groups: int = 100,
+        scorer: RuleScorer | None = None,
+        seconds_per_token: float = 0.0,
+    ) -> None:
+        self.engine = FakeEngine(respond=respond, end_token_id=END, seconds_per_token=seconds_per_token)
+        self.ledger = MemoryPromptLedger(
+            run_id="run",
+            groups_per_round=GROUPS_PER_ROUND,
+            max_prompts_per_round=max_prompts_per_round,
+            lease_seconds=1e6,
+            clock=lambda: 0.0,
+        )
+        self.state = MemoryQueueState()
+        self.queue = MemorySampleQueue(run_id="run", max_groups=max_groups, state=self.state)
+        self.tally = Tally(RolloutMetrics(CollectorRegistry()))
+        maker = GroupMaker(
+            run_id="run",
+            engine=self.engine,
+            prompts=NumberedPrompts(),
+            decoder=SpaceDecoder(),
+            scorer=scorer or RuleScorer(rule),
+            ledger=self.ledger,
+            queue=self.queue,
+            sampling=SamplingParameters(temperature=1.0, top_p=1.0, max_new_tokens=4),
+            samples_per_prompt=2,
+            drop_equal_rewards=True,
+            require_end_token=True,
+            tally=self.tally,
+        )
+        self.loop = GenerationLoop(
+            worker="rollout-0",
+            engine=self.engine,
+            ledger=self.ledger,
+            maker=maker,
+            max_lag_versions=max_lag_versions,
+            num_rounds=num_rounds,
+            max_groups_in_flight=3,
+            tally=self.tally,
+        )
+
+    async def commit(self, step: int) -> None:
+        await self.engine.commit(PolicyVersion(run_id="run.0", step=step), ())
+
+    async def run_until(self, is_done: Callable[[], bool]) -> None:
+        """Runs the loop until the condition holds, for five seconds at most."""
+        task = asyncio.create_task(self.loop.run())
+        async with asyncio.timeout(5):
+            while not is_done() and not task.done():
+                await asyncio.sleep(0.01)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    def is_complete(self, round_: int) -> bool:
+        return self.ledger.round_state(round_).is_complete
+
+    def queued(self) -> list[tuple[int, int]]:
+        """(round, position) of every queued group."""
+        reader = MemorySampleQueue(run_id="run", max_groups=100, state=self.state)
+        claimed = reader.claim(max_groups=100, timeout_seconds=0)
+        return sorted((item.group.round, item.group.position) for item in claimed)
+
+
+@pytest.mark.parametrize(
+    ("version_step", "max_lag_versions", "num_rounds", "wanted"),
+    [(0, 0, 10, 0), (3, 0, 10, 3), (3, 1, 10, 4), (9, 1, 10, 9), (10, 0, 10, 9)],
+)
+def test_the_newest_open_round(version_step: int, max_lag_versions: int, num_rounds: int, wanted: int) -> None:
+    newest = newest_open_round(version_step=version_step, max_lag_versions=max_lag_versions, num_rounds=num_rounds)
+    assert newest == wanted
+
+
+async def test_on_policy_no_group_is_made_for_the_next_version() -> None:
+    scene = Scene()
+    await scene.commit(0)
+    await scene.run_until(lambda: scene.is_complete(0))
+    assert scene.queued() == [(0, 0), (0, 1)]
+    await scene.commit(1)
+    await scene.run_until(lambda: scene.is_complete(1))
+    assert scene.queued() == [(0, 0), (0, 1), (1, 2), (1, 3)]
+
+
+async def test_with_a_lag_of_one_the_next_round_is_filled_as_well_and_no_further_one() -> None:
+    scene = Scene(max_lag_versions=1)
+    await scene.commit(0)
+    await scene.run_until(lambda: scene.is_complete(1))
+    assert scene.queued() == [(0, 0), (0, 1), (1, 2), (1, 3)]
+
+
+async def test_nothing_is_leased_before_the_first_version() -> None:
+    scene = Scene()
+    task = asyncio.create_task(scene.loop.run())
+    await asyncio.sleep(0.2)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert scene.ledger.round_state(0).num_spent == 0
+
+
+async def test_a_run_has_no_rounds_after_its_last() -> None:
+    scene = Scene(max_lag_versions=5, num_rounds=2)
+    await scene.commit(0)
+    await scene.run_until(lambda: scene.is_complete(1))
+    assert scene.queued() == [(0, 0), (0, 1), (1, 2), (1, 3)]
+    assert scene.ledger.round_state(2).num_leased == 0
+
+
+async def test_a_group_of_equal_rewards_is_dropped_and_exactly_one_prompt_replaces_it() -> None:
+    scene = Scene(lambda label, response: 1.0 if label == "0" else half_right(label, response))
+    await scene.commit(0)
+    await scene.run_until(lambda: scene.is_complete(0))
+    state = scene.ledger.round_state(0)
+    assert (state.num_dropped, state.num_spent) == ({"equal_rewards": 1}, 3)
+    assert scene.queued() == [(0, 1), (0, 2)]
+    assert scene.tally.figures().num_groups_dropped == {"equal_rewards": 1}
+
+
+async def test_refills_are_bounded_when_no_group_ever_carries_a_gradient() -> None:
+    scene = Scene(lambda label, response: 0.0, max_prompts_per_round=4)
+    await scene.commit(0)
+    await scene.run_until(lambda: scene.is_complete(0))
+    state = scene.ledger.round_state(0)
+    assert (state.num_accepted, state.num_spent, state.num_samples) == (0, 4, 8)
+    assert scene.queued() == []
+
+
+async def test_a_failing_grader_ends_the_loop_and_gives_its_prompts_back() -> None:
+    class GoneScorer(RuleScorer):
+        def score_batch(self, items: Sequence[ResponseToScore]) -> list[Score]:
+            raise UnavailableError("reward service: UNAVAILABLE")
+
+    scene = Scene(scorer=GoneScorer(half_right))
+    await scene.commit(0)
+    with pytest.raises(UnavailableError):
+        await scene.run_until(lambda: False)
+    state = scene.ledger.round_state(0)
+    assert (state.num_leased, state.num_accepted, state.num_spent) == (0, 0, 0)
+
+
+async def test_a_cancelled_loop_gives_back_what_it_was_making() -> None:
+    scene = Scene(seconds_per_token=30.0)
+    await scene.commit(0)
+    await scene.run_until(lambda: scene.ledger.round_state(0).num_leased == 2)
+    assert scene.ledger.round_state(0).num_leased == 0
+
+
+async def test_a_full_queue_holds_generation_back_and_loses_nothing() -> None:
+    scene = Scene(max_groups=1)
+    await scene.commit(0)
+    task = asyncio.create_task(scene.loop.run())
+    async with asyncio.timeout(5):
+        while scene.ledger.round_state(0).num_accepted < 1:
+            await asyncio.sleep(0.01)
+    consumer = MemorySampleQueue(run_id="run", max_groups=1, state=scene.state)
+    (first,) = consumer.claim(max_groups=1, timeout_seconds=0)
+    assert scene.ledger.round_state(0).num_accepted == 1
+    consumer.acknowledge([first.entry_id])
+    async with asyncio.timeout(5):
+        while not scene.is_complete(0):
+            await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    (second,) = consumer.claim(max_groups=1, timeout_seconds=0)
+    assert {first.group.position, second.group.position} == {0, 1}
