@@ -139,6 +139,7 @@ class Session:
         if first_step >= goal:
             return []
         began = last = time.monotonic()
+        last_generated = self._num_tokens_generated()
         self._cluster.supervisor.run(lambda: self._cluster.trainer.train(target_step=goal))
         for rollout in self._cluster.rollouts:
             self._cluster.supervisor.run(rollout.start_generation)
@@ -148,11 +149,10 @@ class Session:
         for report in self._cluster.supervisor.stream(watched, every_seconds=_STATUS_SECONDS, do=self._look):
             reports.append(report)
             self._plan.folder.append_step(report)
-            now = time.monotonic()
-            self._view.step(
-                report, num_steps=goal, tokens_per_second=report.num_response_tokens / max(now - last, 1e-3)
-            )
-            last = now
+            now, generated = time.monotonic(), self._num_tokens_generated()
+            rate = (generated - last_generated) / max(now - last, 1e-3)
+            self._view.step(report, num_steps=goal, tokens_per_second=rate)
+            last, last_generated = now, generated
             if report.step + 1 >= goal:
                 break
         self._rl_seconds = time.monotonic() - began
@@ -162,6 +162,9 @@ class Session:
                 f"the trainer's reports ended after {len(reports)} of {goal - first_step} steps; see logs/trainer-0.log"
             )
         return reports
+
+    def _num_tokens_generated(self) -> int:
+        return sum(status.num_tokens_generated for status in self._rollout_statuses())
 
     def _look(self) -> None:
         """Called every other second of training: says what services complain about, and ends with a failed trainer."""

@@ -23,7 +23,7 @@ class RunView(Protocol):
 
         Args:
             num_steps: steps of the whole run.
-            tokens_per_second: response tokens trained on per second since the step before.
+            tokens_per_second: response tokens generated per second since the step before.
         """
         ...
 
