@@ -15,6 +15,7 @@ from services.trainer.megatron.checkpoint_writer import InProcessWriter
 from services.trainer.megatron.model import RankModel
 from services.trainer.megatron.optimizer import PartOptimizer
 
+# Its content is the expert-parallel size, on which the shape of the optimizer's state depends.
 _MARKER = "complete"
 
 
@@ -32,7 +33,7 @@ def save_checkpoint(folder: Path, model: RankModel, optimizers: list[PartOptimiz
     dist_checkpointing.save(_state(model, optimizers, is_loading=False), str(partial), InProcessWriter())
     distributed.barrier()
     if is_first:
-        (partial / _MARKER).touch()
+        (partial / _MARKER).write_text(str(_num_expert_ranks()))
         if folder.exists():
             shutil.rmtree(folder)
         os.replace(partial, folder)
@@ -42,11 +43,13 @@ def save_checkpoint(folder: Path, model: RankModel, optimizers: list[PartOptimiz
 def load_checkpoint(folder: Path, model: RankModel, optimizers: list[PartOptimizer], *, with_optimizer: bool) -> None:
     """Collective. Reads what save_checkpoint wrote; without the optimizers, these are reset.
 
+    The model may be laid out in any other way, the optimizers on any other tp and number of replicas.
+
     Raises:
-        InvalidInputError: the folder holds no complete checkpoint, or one of another model.
+        InvalidInputError: the folder holds no complete checkpoint, or one of another model, or optimizers of another
+            expert-parallel size.
     """
-    if not (folder / _MARKER).is_file():
-        raise InvalidInputError(f"{folder}: holds no complete checkpoint; give a folder that a trainer's save finished")
+    _check_complete(folder, with_optimizer=with_optimizer)
     wanted = _state(model, optimizers if with_optimizer else [], is_loading=True)
     try:
         with warnings.catch_warnings():
@@ -65,6 +68,25 @@ def load_checkpoint(folder: Path, model: RankModel, optimizers: list[PartOptimiz
             optimizer.load_state(state[f"optimizer_{optimizer.name}"])
         else:
             optimizer.reset()
+
+
+def _check_complete(folder: Path, *, with_optimizer: bool) -> None:
+    try:
+        num_expert_ranks = int((folder / _MARKER).read_text())
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(
+            f"{folder}: holds no complete checkpoint; give a folder that a trainer's save finished"
+        ) from error
+    if with_optimizer and num_expert_ranks != _num_expert_ranks():
+        raise InvalidInputError(
+            f"{folder}: the optimizer was saved with ep {num_expert_ranks}, but this run has ep {_num_expert_ranks()}; "
+            f"set trainer.parallel.ep={num_expert_ranks} or load without the optimizer"
+        )
+
+
+def _num_expert_ranks() -> int:
+    size: int = parallel_state.get_expert_model_parallel_world_size()
+    return size
 
 
 def _state(model: RankModel, optimizers: list[PartOptimizer], *, is_loading: bool) -> ShardedStateDict:

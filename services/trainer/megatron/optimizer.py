@@ -65,7 +65,8 @@ class PartOptimizer:
 
     def load_state(self, state: StateDict) -> None:
         """Takes the state of a checkpoint; every parameter gets a step count of its own."""
-        for inner_state in [state] if len(self.megatron.chained_optimizers) == 1 else state.values():
+        is_single = len(self.megatron.chained_optimizers) == 1
+        for inner_state in [state] if is_single else state.values():
             # Megatron leaves a step count of 0 out of the file.
             inner_state["state"].setdefault("common_step", torch.zeros((), dtype=torch.float32))
         self.megatron.load_state_dict(state)
