@@ -60,19 +60,26 @@ class SglangEngine:
     """Implements the Engine protocol. Requests beyond max_running_requests wait here, not over a commit in SGLang."""
 
     def __init__(
-        self, processes: SglangProcesses, layouts: Sequence[EngineRankLayout], *, config: EngineConfig, run_id: str
+        self,
+        processes: SglangProcesses,
+        layouts: Sequence[EngineRankLayout],
+        folder: tempfile.TemporaryDirectory[str],
+        *,
+        config: EngineConfig,
+        run_id: str,
     ) -> None:
         """Use `SglangEngine.start`."""
         self._processes = processes
+        self._folder = folder
         self._layouts = tuple(layouts)
         self._models = ("target", "draft") if config.speculation.enabled else ("target",)
         self._run_id = run_id
-        self._answers = tempfile.TemporaryDirectory(prefix=f"furlong-{run_id}-answers-")
         self._version: PolicyVersion | None = None
         self._num_commits = 0
         self._num_commands = 0
         self._num_running = 0
         self._commit_lock = asyncio.Lock()
+        self._committing: asyncio.Future[CommitResult] | None = None
         self._is_serving = asyncio.Event()
         self._is_serving.set()
         self._slots = asyncio.Semaphore(config.max_running_requests)
@@ -101,8 +108,15 @@ class SglangEngine:
             for rank in range(config.tp)
         ]
         arguments = engine_arguments(config, model_path=model_path, dtype=dtype, seed=seed, log_level=log_level)
-        processes = launch_processes(arguments, start_timeout_seconds=config.start_timeout_seconds)
-        engine = cls(processes, layouts, config=config, run_id=run_id)
+        folder = tempfile.TemporaryDirectory(prefix="furlong-engine-")
+        try:
+            processes = launch_processes(
+                arguments, folder=Path(folder.name), start_timeout_seconds=config.start_timeout_seconds
+            )
+        except BaseException:
+            folder.cleanup()
+            raise
+        engine = cls(processes, layouts, folder, config=config, run_id=run_id)
         try:
             await engine._command_ranks({layout.rank: InspectTask(layout=layout) for layout in layouts})
             # Each flush collects garbage, half a second among the objects of SGLang's start unless they are left out.
@@ -144,7 +158,7 @@ class SglangEngine:
         """Pauses, copies staging into target and draft of every rank, sets the version, resumes.
 
         Running requests go on with the new weights; their further tokens carry the new version, and no later request
-        reuses key-value cache of an older version.
+        reuses key-value cache of an older version. A cancelled call goes on to its end.
 
         Raises:
             TransferError: a rank refused; nothing was written in any model of any rank. Should a rank fail to write
@@ -154,24 +168,14 @@ class SglangEngine:
         """
         pieces = {rank.rank: rank for rank in staged}
         self._check(version, pieces)
-        async with self._commit_lock:
-            await self._command_pieces(Operation.VERIFY, pieces)
-            self._is_serving.clear()
-            try:
-                pause_seconds = await self._write(version, pieces)
-            finally:
-                self._is_serving.set()
-            answers = await self._command_pieces(Operation.DIGEST, pieces)
-            if not self._num_running:
-                # Frees the cache of older versions at once; while requests run it ages out.
-                await self._processes.while_alive(self._processes.manager.flush_cache(timeout_s=FLUSH_SECONDS))
-        num_mismatches = sum(answer.num_mismatches for answer in answers)
-        return CommitResult(pause_seconds=pause_seconds, are_digests_equal=num_mismatches == 0)
+        # Cancelled between write and resume, it would leave torn weights in use.
+        self._committing = asyncio.ensure_future(self._commit(version, pieces))
+        return await asyncio.shield(self._committing)
 
     def shutdown(self) -> None:
         """Ends the engine and every process of it; waiting calls raise UnavailableError. Twice is the same as once."""
         self._processes.end("the engine was shut down")
-        self._answers.cleanup()
+        self._folder.cleanup()
 
     async def _generate_one(self, prompt: list[int], sampling: SamplingParameters) -> EngineResponse:
         async with self._slots:
@@ -211,6 +215,21 @@ class SglangEngine:
                 f"version {version} is staged for ranks {sorted(pieces)}, wanted {wanted}; prepare again"
             )
 
+    async def _commit(self, version: PolicyVersion, pieces: Mapping[int, StagedRank]) -> CommitResult:
+        async with self._commit_lock:
+            await self._command_pieces(Operation.VERIFY, pieces)
+            self._is_serving.clear()
+            try:
+                pause_seconds = await self._write(version, pieces)
+            finally:
+                self._is_serving.set()
+            answers = await self._command_pieces(Operation.DIGEST, pieces)
+            if not self._num_running:
+                # Frees the cache of older versions at once; while requests run it ages out.
+                await self._processes.while_alive(self._processes.manager.flush_cache(timeout_s=FLUSH_SECONDS))
+        num_mismatches = sum(answer.num_mismatches for answer in answers)
+        return CommitResult(pause_seconds=pause_seconds, are_digests_equal=num_mismatches == 0)
+
     async def _write(self, version: PolicyVersion, pieces: Mapping[int, StagedRank]) -> float:
         """Writes verified pieces while generation pauses; the seconds of the pause."""
         manager = self._processes.manager
@@ -248,7 +267,7 @@ class SglangEngine:
         self._num_commands += 1
         ticket, ranks = f"command-{self._num_commands}", sorted(tasks)
         commands = [
-            WeightCommand(ticket=ticket, folder=self._answers.name, rank=rank, task=tasks[rank]) for rank in ranks
+            WeightCommand(ticket=ticket, folder=self._folder.name, rank=rank, task=tasks[rank]) for rank in ranks
         ]
         request = UpdateWeightsFromTensorReqInput(
             serialized_named_tensors=[
@@ -260,7 +279,7 @@ class SglangEngine:
         )
         # Not update_weights_from_tensor, which waits for running requests when generation is not paused.
         await self._processes.while_alive(self._processes.manager.update_weights_from_tensor_communicator(request))
-        answers = read_answers(Path(self._answers.name), ticket, ranks=ranks, models=self._models)
+        answers = read_answers(Path(self._folder.name), ticket, ranks=ranks, models=self._models)
         problems = [f"rank {answer.rank} {answer.model}: {answer.problem}" for answer in answers if answer.problem]
         if problems:
             raise TransferError("; ".join(problems))

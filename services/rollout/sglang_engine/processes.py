@@ -4,6 +4,7 @@ import asyncio
 import atexit
 import logging
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Coroutine, Mapping
@@ -27,8 +28,15 @@ Result = TypeVar("Result")
 KILL_SECONDS = 3.0
 
 
-def launch_processes(arguments: Mapping[str, ArgumentValue], *, start_timeout_seconds: float) -> "SglangProcesses":
+def launch_processes(
+    arguments: Mapping[str, ArgumentValue], *, folder: Path, start_timeout_seconds: float
+) -> "SglangProcesses":
     """Running processes bound to the running event loop. Blocks that loop until they are ready.
+
+    After a failed start SGLang cannot be started again in this process.
+
+    Args:
+        folder: for SGLang's sockets; a short path, because sockets have at most 107 characters.
 
     Raises:
         StateConflictError: not called in the main thread, where alone signals can be handled.
@@ -41,6 +49,7 @@ def launch_processes(arguments: Mapping[str, ArgumentValue], *, start_timeout_se
     deadline = threading.Timer(start_timeout_seconds, _kill_newer_children, [older])
     deadline.daemon = True
     deadline.start()
+    usual_folder, tempfile.tempdir = tempfile.tempdir, str(folder)
     try:
         processes = SglangProcesses(Engine(**arguments, custom_sigquit_handler=_note_failed_child))
     except BaseException as error:
@@ -54,6 +63,7 @@ def launch_processes(arguments: Mapping[str, ArgumentValue], *, start_timeout_se
         raise UnavailableError(f"start of the SGLang engine: {reason}; {remedy}") from error
     finally:
         deadline.cancel()
+        tempfile.tempdir = usual_folder
     processes.bind(asyncio.get_running_loop())
     return processes
 
@@ -103,7 +113,7 @@ class SglangProcesses:
         self.end(f"SGLang process {', '.join(map(str, dead))} died")
 
     def end(self, reason: str) -> None:
-        """Ends all processes and removes their files. Twice is the same as once."""
+        """Ends all processes and removes their shared memory. Twice is the same as once."""
         if self._is_ended:
             return
         self._is_ended = True
@@ -114,14 +124,7 @@ class SglangProcesses:
             watchdog.stop()
         self._engine.send_to_rpc.close(linger=0)
         _kill(self._children)
-        self._remove_files()
-
-    def _remove_files(self) -> None:
-        ports = self._engine.port_args
-        for address in (getattr(ports, name) for name in dir(ports) if name.endswith("_ipc_name")):
-            if isinstance(address, str) and address.startswith("ipc://"):
-                Path(address.removeprefix("ipc://")).unlink(missing_ok=True)
-        Path(shm_path_for(ports.instance_id)).unlink(missing_ok=True)
+        Path(shm_path_for(self._engine.port_args.instance_id)).unlink(missing_ok=True)
 
     def _tell_waiting(self, reason: str) -> None:
         assert self._loop is not None
