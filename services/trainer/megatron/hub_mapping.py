@@ -115,31 +115,6 @@ def hub_blocks(name: str, shape: tuple[int, ...], *, model: ModelShape, layout: 
     raise _unknown(name)
 
 
-def hub_names(model: ModelShape) -> frozenset[str]:
-    """Names of every tensor of the model in the hub's files; copies shared with the trunk are left out."""
-    names = {"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"}
-    for layer in range(model.num_layers + model.num_mtp_layers):
-        names |= {
-            f"model.layers.{layer}.{part}" for part in _layer_parts(model, is_dense=layer < model.num_dense_layers)
-        }
-        if layer >= model.num_layers:
-            names |= {f"model.layers.{layer}.{part}" for part in (*_MTP_WHOLE.values(), "eh_proj.weight")}
-    return frozenset(names)
-
-
-def _layer_parts(model: ModelShape, *, is_dense: bool) -> list[str]:
-    gated = ("gate_proj.weight", "up_proj.weight", "down_proj.weight")
-    parts = ["input_layernorm.weight", "post_attention_layernorm.weight"]
-    parts += [f"self_attn.{part}_proj.weight" for part in "qkvo"]
-    parts += [f"self_attn.{part}_proj.bias" for part in "qkv" if model.has_qkv_bias]
-    parts += [f"self_attn.{part}_norm.weight" for part in "qk" if model.has_qk_norm]
-    if is_dense:
-        return parts + [f"mlp.{part}" for part in gated]
-    parts += ["mlp.gate.weight", "mlp.gate.e_score_correction_bias"]
-    parts += [f"mlp.experts.{expert}.{part}" for expert in range(model.num_experts) for part in gated]
-    return parts + [f"mlp.shared_experts.{part}" for part in gated if model.shared_ffn_size]
-
-
 def _layer_blocks(
     prefix: str, part: str, shape: tuple[int, ...], *, model: ModelShape, layout: RankLayout
 ) -> tuple[HubBlock, ...]:

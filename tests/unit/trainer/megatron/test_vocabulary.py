@@ -1,0 +1,81 @@
+import math
+
+import pytest
+import torch
+from torch import distributed
+
+from services.trainer.megatron.vocabulary import label_statistics
+
+
+@pytest.fixture(scope="module")
+def group() -> distributed.ProcessGroup:
+    """A group of one rank, apart from torch's global state."""
+    return distributed.ProcessGroupGloo(distributed.HashStore(), 0, 1)
+
+
+def _statistics(
+    logits: torch.Tensor,
+    labels: list[int],
+    group: distributed.ProcessGroup,
+    *,
+    temperature: float = 1.0,
+    vocab: int = 0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return label_statistics(
+        logits, torch.tensor(labels), temperature=temperature, vocab_size=vocab or logits.shape[1], group=group
+    )
+
+
+def test_two_even_entries_have_log_probability_and_entropy_log_2(group: distributed.ProcessGroup) -> None:
+    logprobs, entropies = _statistics(torch.tensor([[3.0, 3.0]]), [1], group)
+    assert logprobs.item() == pytest.approx(-math.log(2))
+    assert entropies.item() == pytest.approx(math.log(2))
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
+def test_values_and_gradients_are_those_of_log_softmax(temperature: float, group: distributed.ProcessGroup) -> None:
+    logits = torch.randn(5, 8, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    labels = [0, 7, 3, 3, 1]
+    logprobs, entropies = _statistics(logits, labels, group, temperature=temperature)
+    table = torch.log_softmax(logits / temperature, dim=-1)
+    wanted = table.gather(1, torch.tensor(labels)[:, None]).squeeze(1)
+    torch.testing.assert_close(logprobs, wanted)
+    torch.testing.assert_close(entropies, -(table.exp() * table).sum(-1).detach())
+    assert not entropies.requires_grad
+    weights = torch.tensor([1.0, -2.0, 0.0, 0.5, 3.0])
+    (found,) = torch.autograd.grad((logprobs * weights).sum(), logits)
+    (expected,) = torch.autograd.grad((wanted * weights).sum(), logits)
+    torch.testing.assert_close(found, expected)
+
+
+def test_the_logits_are_left_as_they_were(group: distributed.ProcessGroup) -> None:
+    logits = torch.randn(3, 6)
+    before = logits.clone()
+    _statistics(logits, [0, 1, 2], group, vocab=5)
+    assert torch.equal(logits, before)
+
+
+def test_padding_of_the_vocabulary_has_no_probability_and_no_gradient(group: distributed.ProcessGroup) -> None:
+    logits = torch.tensor([[0.0, 0.0, 50.0, float("nan")]], requires_grad=True)
+    logprobs, entropies = _statistics(logits, [0], group, vocab=2)
+    assert logprobs.item() == pytest.approx(-math.log(2))
+    assert entropies.item() == pytest.approx(math.log(2))
+    logprobs.sum().backward()
+    assert logits.grad is not None
+    assert logits.grad.tolist() == [[0.5, -0.5, 0.0, 0.0]]
+
+
+def test_far_apart_logits_stay_finite(group: distributed.ProcessGroup) -> None:
+    logprobs, entropies = _statistics(torch.tensor([[1e4, -1e4]]), [1], group)
+    assert logprobs.item() == -2e4
+    assert entropies.item() == 0.0
+
+
+def test_bfloat16_logits_are_taken_in_float32(group: distributed.ProcessGroup) -> None:
+    logits = torch.tensor([[1.0, 2.0]], dtype=torch.bfloat16, requires_grad=True)
+    logprobs, _ = _statistics(logits, [0], group)
+    assert logprobs.dtype == torch.float32
+    assert logprobs.item() == pytest.approx(-math.log1p(math.e), abs=1e-6)
+    logprobs.sum().backward()
+    assert logits.grad is not None
+    assert logits.grad.dtype == torch.bfloat16
