@@ -43,7 +43,10 @@ def plan_addresses(recipe: Recipe, choose_port: ChoosePort) -> ClusterAddresses:
     Raises:
         ConfigError: a configured port is taken; from choose_port.
     """
-    reward = _endpoint("reward", recipe.reward.endpoint, choose_port)
+    rewards = [
+        _endpoint("reward", _replica_endpoint(recipe.reward.endpoint, replica), choose_port)
+        for replica in range(recipe.reward.replicas)
+    ]
     weights = _endpoint("weights", recipe.weights.endpoint, choose_port)
     trainer = _endpoint("trainer", recipe.trainer.endpoint, choose_port)
     rollouts = [
@@ -53,10 +56,16 @@ def plan_addresses(recipe: Recipe, choose_port: ChoosePort) -> ClusterAddresses:
     host = recipe.trainer.endpoint.host
     return ClusterAddresses(
         services=Addresses(
-            reward=reward[0], weights=weights[0], trainer=trainer[0], rollout=tuple(a for a, _ in rollouts)
+            reward=tuple(a for a, _ in rewards),
+            weights=weights[0],
+            trainer=trainer[0],
+            rollout=tuple(a for a, _ in rollouts),
         ),
         metrics_ports=MetricsPorts(
-            reward=reward[1], weights=weights[1], trainer=trainer[1], rollout=tuple(p for _, p in rollouts)
+            reward=tuple(p for _, p in rewards),
+            weights=weights[1],
+            trainer=trainer[1],
+            rollout=tuple(p for _, p in rollouts),
         ),
         trainer_rendezvous=f"{host}:{choose_port(host, 0, 'trainer rendezvous')}",
     )
@@ -70,12 +79,15 @@ def plan_queue_server(*, run_directory: Path, url_path: Path, recipe: Recipe, se
 
 
 def plan_services(deployment: Deployment, *, deployment_path: Path, settings: ProcessSettings) -> list[ProcessSpec]:
-    """The processes of the services in start order: reward, weights, rollout replicas, trainer ranks.
+    """The processes of the services in start order: reward replicas, weights, rollout replicas, trainer ranks.
 
-    Rollout replica i and trainer rank r run with `--index i` and `--index r`.
+    Replica i of a service and trainer rank r run with `--index i` and `--index r`.
     """
     recipe = deployment.recipe
-    commands: dict[str, tuple[str, ...]] = {"reward": ("services.reward.main",), "weights": ("services.weights.main",)}
+    commands: dict[str, tuple[str, ...]] = {}
+    for replica in range(recipe.reward.replicas):
+        commands[f"reward-{replica}"] = ("services.reward.main", "--index", str(replica))
+    commands["weights"] = ("services.weights.main",)
     for replica in range(recipe.rollout.replicas):
         commands[f"rollout-{replica}"] = ("services.rollout.main", "--index", str(replica))
     for rank in range(recipe.trainer.ranks):

@@ -13,8 +13,8 @@ from services.common.errors import ConfigError
 class Addresses(Section):
     """host:port of every gRPC server."""
 
-    reward: str
-    """The reward service."""
+    reward: tuple[str, ...]
+    """The reward services, by replica."""
     weights: str
     """The weights service."""
     trainer: str
@@ -26,8 +26,8 @@ class Addresses(Section):
 class MetricsPorts(Section):
     """Prometheus port of every process, on the host of its service."""
 
-    reward: PositiveInt
-    """The reward service."""
+    reward: tuple[PositiveInt, ...]
+    """The reward services, by replica."""
     weights: PositiveInt
     """The weights service."""
     trainer: PositiveInt

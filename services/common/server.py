@@ -1,36 +1,20 @@
 """A gRPC server as every service runs it: health, reflection, error mapping, tokens, metrics, orderly drain."""
 
-import logging
-import time
-import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import grpc
-from google.protobuf import any_pb2
-from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
-from grpc_status import rpc_status
 
-from services.common.errors import ConfigError, FurlongError, OverloadedError
-from services.common.security import TOKEN_HEADER, Credentials, require_secure_bind
+from services.common.call_interceptor import CallInterceptor
+from services.common.errors import ConfigError
+from services.common.security import Credentials, require_secure_bind
 from services.common.telemetry import CallMetrics
-
-if TYPE_CHECKING:
-    from typing import Any
-
-    # The library's own signature is generic in every call; there is no narrower type to name.
-    _Handler = grpc.RpcMethodHandler[Any, Any]
-
-logger = logging.getLogger(__name__)
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """Bound of one message in either direction."""
-ERROR_DOMAIN = "furlong"
-_OPEN_METHODS = ("/grpc.health.", "/grpc.reflection.")
 _NUM_THREADS = 32
 
 
@@ -54,8 +38,12 @@ class Server:
         address: str,
         credentials: Credentials,
         metrics: CallMetrics,
+        num_threads: int = _NUM_THREADS,
     ) -> None:
         """Binds and starts.
+
+        Args:
+            num_threads: most calls that run at once, health checks among them; more wait.
 
         Raises:
             ConfigError: the address is taken, or open to the network without a token and TLS.
@@ -63,8 +51,8 @@ class Server:
         require_secure_bind(address.rpartition(":")[0], credentials)
         self._names = [service.full_name for service in services]
         self._server = grpc.server(
-            ThreadPoolExecutor(max_workers=_NUM_THREADS, thread_name_prefix="grpc"),
-            interceptors=[_CallInterceptor(credentials, metrics)],
+            ThreadPoolExecutor(max_workers=num_threads, thread_name_prefix="grpc"),
+            interceptors=[CallInterceptor(credentials, metrics)],
             options=server_options(),
         )
         for service in services:
@@ -106,101 +94,3 @@ def _bind(server: grpc.Server, address: str, credentials: Credentials) -> int:
     except RuntimeError as error:
         raise ConfigError(f"address {address} cannot be bound; free the port or choose another one") from error
     return port
-
-
-class _CallInterceptor(grpc.ServerInterceptor):
-    """Checks the token, maps errors to codes with ErrorInfo, counts and times every call."""
-
-    def __init__(self, credentials: Credentials, metrics: CallMetrics) -> None:
-        self._credentials = credentials
-        self._metrics = metrics
-
-    def intercept_service(
-        self,
-        continuation: "Callable[[grpc.HandlerCallDetails], _Handler | None]",
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> "_Handler | None":
-        handler = continuation(handler_call_details)
-        method = handler_call_details.method
-        if handler is None or method.startswith(_OPEN_METHODS):
-            return handler
-        headers = dict(handler_call_details.invocation_metadata)
-        if not self._credentials.accepts(str(headers.get(TOKEN_HEADER, ""))):
-            return _refusing(handler)
-        return _wrap(handler, lambda: _CallScope(method.rpartition("/")[2], self._metrics))
-
-
-def _refusing(handler: "_Handler") -> "_Handler":
-    def refuse(request: object, context: grpc.ServicerContext) -> None:
-        context.abort(grpc.StatusCode.UNAUTHENTICATED, "the call carries no valid bearer token")
-
-    factory = (
-        grpc.unary_stream_rpc_method_handler if handler.response_streaming else grpc.unary_unary_rpc_method_handler
-    )
-    return factory(refuse, handler.request_deserializer, handler.response_serializer)
-
-
-def _wrap(handler: "_Handler", open_scope: "Callable[[], _CallScope]") -> "_Handler":
-    if handler.unary_unary:
-        inner = handler.unary_unary
-
-        def unary(request: object, context: grpc.ServicerContext) -> object:
-            with open_scope().bind(request, context):
-                return inner(request, context)
-
-        return grpc.unary_unary_rpc_method_handler(unary, handler.request_deserializer, handler.response_serializer)
-    inner_stream = handler.unary_stream
-    assert inner_stream, "the protocol has only unary and server-streaming calls"
-
-    def stream(request: object, context: grpc.ServicerContext) -> Iterator[object]:
-        with open_scope().bind(request, context):
-            yield from inner_stream(request, context)
-
-    return grpc.unary_stream_rpc_method_handler(stream, handler.request_deserializer, handler.response_serializer)
-
-
-class _CallScope:
-    """One call from start to end. A FurlongError becomes its code; any other exception becomes INTERNAL."""
-
-    def __init__(self, method: str, metrics: CallMetrics) -> None:
-        self._method = method
-        self._metrics = metrics
-        self._started = time.monotonic()
-
-    def bind(self, request: object, context: grpc.ServicerContext) -> "_CallScope":
-        """Remembers the call, and names it when the caller did not."""
-        self._request_id = str(getattr(request, "request_id", "")) or uuid.uuid4().hex[:12]
-        self._context = context
-        return self
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        code = self._context.code() or grpc.StatusCode.OK  # type: ignore[attr-defined]  # missing in the stubs
-        if isinstance(error, FurlongError):
-            code = error.code
-        elif isinstance(error, Exception) and code == grpc.StatusCode.OK:
-            code = grpc.StatusCode.INTERNAL
-        self._metrics.observe(method=self._method, code=code.name, seconds=time.monotonic() - self._started)
-        fields = {"method": self._method, "request_id": self._request_id, "code": code.name}
-        if isinstance(error, FurlongError):
-            logger.warning("call failed", extra={**fields, "reason": error.reason, "detail": str(error)})
-            self._context.abort_with_status(rpc_status.to_status(error_status(error, request_id=self._request_id)))
-        elif code == grpc.StatusCode.INTERNAL:
-            logger.error("call failed", extra=fields, exc_info=error)
-            self._context.abort(code, f"{self._method} met an unexpected error; see the service's log")
-
-
-def error_status(error: FurlongError, *, request_id: str) -> status_pb2.Status:
-    """The error as a canonical status with ErrorInfo, and RetryInfo when a later try may succeed."""
-    details = [any_pb2.Any()]
-    details[0].Pack(
-        error_details_pb2.ErrorInfo(reason=error.reason, domain=ERROR_DOMAIN, metadata={"request_id": request_id})
-    )
-    if isinstance(error, OverloadedError):
-        retry = error_details_pb2.RetryInfo()
-        retry.retry_delay.FromMilliseconds(int(error.retry_after_seconds * 1000))
-        details.append(any_pb2.Any())
-        details[1].Pack(retry)
-    return status_pb2.Status(code=error.code.value[0], message=str(error), details=details)

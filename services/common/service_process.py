@@ -25,7 +25,7 @@ class ServiceProcess:
     name: str
     """reward, weights, rollout or trainer."""
     index: int
-    """Replica of a rollout service or rank of a trainer; 0 elsewhere."""
+    """Replica of a reward or rollout service, or rank of a trainer; 0 elsewhere."""
     deployment: Deployment
     """Where everything is."""
     credentials: Credentials

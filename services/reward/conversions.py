@@ -23,27 +23,42 @@ def items_from_proto(
             f"the batch has {len(message.items)} items; at most {max_batch_items} are wanted, split it or raise "
             "reward.max_batch_items"
         )
+    return [item_from_proto(item, default_grader=message.grader or default_grader) for item in message.items]
+
+
+def item_from_proto(message: reward_pb2.ScoreItem, *, default_grader: str) -> GradeItem:
+    """One item.
+
+    Raises:
+        InvalidInputError: its grader does not exist.
+    """
     grader = message.grader or default_grader
     if grader not in GRADER_NAMES:
         raise InvalidInputError(f"grader is {grader!r}; wanted one of {', '.join(GRADER_NAMES)}")
-    return [
-        GradeItem(sample_id=item.sample_id, grader=grader, prompt=item.prompt, response=item.response, label=item.label)
-        for item in message.items
-    ]
+    return GradeItem(
+        sample_id=message.sample_id,
+        grader=grader,
+        prompt=message.prompt,
+        response=message.response,
+        label=message.label,
+    )
 
 
 def scores_to_proto(items: Sequence[GradeItem], scores: Sequence[Score]) -> reward_pb2.ScoreBatchResponse:
     """The reply: one score per item, in order."""
     return reward_pb2.ScoreBatchResponse(
-        scores=[
-            reward_pb2.Score(
-                sample_id=item.sample_id,
-                value=score.value,
-                extracted=score.extracted,
-                rule=score.rule,
-                seconds=score.seconds,
-                error=score.error,
-            )
-            for item, score in zip(items, scores, strict=True)
-        ]
+        scores=[score_to_proto(item.sample_id, score) for item, score in zip(items, scores, strict=True)],
+        num_errors=sum(bool(score.error) for score in scores),
+    )
+
+
+def score_to_proto(sample_id: str, score: Score) -> reward_pb2.Score:
+    """One score."""
+    return reward_pb2.Score(
+        sample_id=sample_id,
+        value=score.value,
+        extracted=score.extracted,
+        rule=score.rule,
+        seconds=score.seconds,
+        error=score.error,
     )

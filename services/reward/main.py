@@ -12,9 +12,14 @@ from services.reward.metrics import RewardMetrics
 from services.reward.servicer import RewardServicer, reward_service
 from services.reward.worker_pool import WorkerPool
 from services.reward.worker_process import WorkerLimits
+from services.reward.zero_score_watch import ZeroScoreWatch
 
 # Enough for several full batches to wait, few enough that the last of them is still graded in time.
 _PENDING_BATCHES = 4
+# For health checks and reflection while all calls wait for scores.
+_SPARE_THREADS = 16
+# Less than placement gives before it ends a process by force.
+_DRAIN_SECONDS = 4.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -22,14 +27,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     stop = stop_on_signals()
     try:
         process = open_service_process("reward", argv)
-        pool = make_pool(process.deployment.recipe.reward, RewardMetrics(process.registry))
+        metrics = RewardMetrics(process.registry)
+        pool = make_pool(process.deployment.recipe.reward, metrics)
     except FurlongError as error:
         return _cannot_start(error)
     try:
-        server = _open_server(process, pool)
+        server = _open_server(process, pool, metrics)
         server.set_serving()
         stop.wait()
-        server.stop()
+        server.stop(grace_seconds=_DRAIN_SECONDS)
     except FurlongError as error:
         return _cannot_start(error)
     finally:
@@ -49,19 +55,28 @@ def make_pool(config: RewardConfig, metrics: RewardMetrics) -> WorkerPool:
         limits=WorkerLimits(limit_seconds=config.limit_seconds, memory_bytes=config.memory_limit_mb * 1024 * 1024),
         max_pending_items=_PENDING_BATCHES * config.max_batch_items,
         metrics=metrics,
+        zero_watch=ZeroScoreWatch(metrics, window_samples=config.zero_window_samples),
     )
 
 
-def _open_server(process: ServiceProcess, pool: WorkerPool) -> Server:
-    config, address = process.deployment.recipe.reward, process.deployment.addresses.reward
-    servicer = RewardServicer(pool, default_grader=config.grader, max_batch_items=config.max_batch_items)
+def _open_server(process: ServiceProcess, pool: WorkerPool, metrics: RewardMetrics) -> Server:
+    deployment = process.deployment
+    config, address = deployment.recipe.reward, deployment.addresses.reward[process.index]
+    servicer = RewardServicer(
+        pool,
+        default_grader=config.grader,
+        max_batch_items=config.max_batch_items,
+        max_calls=config.max_calls,
+        metrics=metrics,
+    )
     server = Server(
         [reward_service(servicer)],
         address=address,
         credentials=process.credentials,
         metrics=process.call_metrics,
+        num_threads=config.max_calls + _SPARE_THREADS,
     )
-    process.serve_metrics(address, process.deployment.metrics_ports.reward)
+    process.serve_metrics(address, deployment.metrics_ports.reward[process.index])
     return server
 
 

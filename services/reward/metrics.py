@@ -13,27 +13,34 @@ class RewardMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.samples = Counter(
             "reward_samples_total",
-            "Graded samples by grader and by the rule that decided.",
-            ["grader", "rule"],
+            "Graded samples by grader, by the rule that decided, and by outcome: right, wrong or error.",
+            ["grader", "rule", "outcome"],
             registry=registry,
-        )
-        self.right_samples = Counter(
-            "reward_right_samples_total", "Samples with a positive score.", ["grader"], registry=registry
         )
         self.grade_seconds = Histogram(
             "reward_grade_seconds", "Time of one sample in a worker.", ["grader"], registry=registry, buckets=_SECONDS
         )
         self.pending_items = Gauge("reward_pending_items", "Items that are queued or in a worker.", registry=registry)
+        self.running_calls = Gauge("reward_running_calls", "Calls that wait for scores.", registry=registry)
         self.workers_lost = Counter(
             "reward_workers_lost_total",
-            "Workers that were killed at the limit (timeout) or ended by themselves (died).",
+            "Workers that were killed at the limit (timeout) or with their call (cancelled), or ended by themselves "
+            "(died).",
             ["cause"],
             registry=registry,
+        )
+        self.all_zero_windows = Counter(
+            "reward_all_zero_windows_total",
+            "Windows of samples without a positive score although responses have boxed answers.",
+            ["grader"],
+            registry=registry,
+        )
+        self.is_all_zero = Gauge(
+            "reward_is_all_zero", "1 when the last window was such a one, else 0.", ["grader"], registry=registry
         )
 
     def observe(self, *, grader: str, score: Score) -> None:
         """Counts one graded sample."""
-        self.samples.labels(grader=grader, rule=score.rule).inc()
+        outcome = "error" if score.error else "right" if score.value > 0 else "wrong"
+        self.samples.labels(grader=grader, rule=score.rule, outcome=outcome).inc()
         self.grade_seconds.labels(grader=grader).observe(score.seconds)
-        if score.value > 0:
-            self.right_samples.labels(grader=grader).inc()

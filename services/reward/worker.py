@@ -1,10 +1,15 @@
-"""The worker process: grades one item after the other until its socket closes.
+"""The worker template: loads the graders once and forks workers, each of which grades one item after the other.
 
-Run as `python -m services.reward.worker FD SETTINGS LIMIT_SECONDS MEMORY_BYTES`. It imports the graders and the
-standard library only, so that a killed worker is replaced at once. Messages are JSON, one a line.
+Run as `python -m services.reward.worker FD SETTINGS MEMORY_BYTES`; FD is the control socket (SOCK_SEQPACKET). A message
+with a descriptor asks for a worker on that socket and is answered with its process id; a message with a process id asks
+to kill that worker, and is answered when it is gone. The template ends, and its workers with it, when the control
+socket closes. Workers speak JSON, one message a line. Linux only.
 """
 
+import ctypes
+import gc
 import json
+import os
 import resource
 import signal
 import socket
@@ -15,10 +20,15 @@ from pathlib import Path
 from services.reward.graders import GraderSettings, make_graders
 from services.reward.scorer import Grader, judge
 
-READY_LINE = b'{"ready": true}\n'
-"""The worker's first line."""
-# The pool kills a worker at its limit. This only ends one whose pool is dead, and so comes later.
-_ORPHAN_GRACE_SECONDS = 5.0
+READY_MESSAGE = b"ready"
+"""The template's first message."""
+KILLED_MESSAGE = b"killed"
+"""Its answer when a worker is gone."""
+CONTROL_MESSAGE_BYTES = 64
+"""Bound of a control message."""
+_WORKER_DESCRIPTOR = 3
+# prctl(2): a signal to the caller when its parent ends.
+_PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
@@ -27,34 +37,83 @@ def main() -> None:
 
 
 def serve(graders: Mapping[str, Grader]) -> None:
-    """Grades with the graders until the socket named on the command line closes."""
-    descriptor, _, limit_seconds, memory_bytes = sys.argv[1:]
+    """Forks workers with the graders until the control socket named on the command line closes."""
+    descriptor, _, memory_bytes = sys.argv[1:]
     # Ctrl-C reaches the whole process group; the pool ends its workers itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _limit_memory(int(memory_bytes))
-    with socket.socket(fileno=int(descriptor)) as connection, connection.makefile("rwb") as stream:
-        stream.write(READY_LINE)
-        stream.flush()
+    # Workers share the template's memory until they write to it, which a garbage collection would do everywhere.
+    gc.collect()
+    gc.freeze()
+    with socket.socket(fileno=int(descriptor)) as control:
+        control.send(READY_MESSAGE)
+        _answer_requests(control, graders, memory_bytes=int(memory_bytes))
+
+
+def _answer_requests(control: socket.socket, graders: Mapping[str, Grader], *, memory_bytes: int) -> None:
+    children: set[int] = set()
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(control, CONTROL_MESSAGE_BYTES, 1)
+        if descriptors:
+            process_id = _fork_worker(descriptors[0], control, graders, memory_bytes=memory_bytes)
+            children.add(process_id)
+            control.send(b"%d" % process_id)
+        elif message:
+            # A worker of a former template is nobody's child here, and its id may name another process by now.
+            if int(message) in children:
+                children.remove(int(message))
+                os.kill(int(message), signal.SIGKILL)
+                os.waitpid(int(message), 0)
+            control.send(KILLED_MESSAGE)
+        else:
+            return
+
+
+def _fork_worker(descriptor: int, control: socket.socket, graders: Mapping[str, Grader], *, memory_bytes: int) -> int:
+    template_id = os.getpid()
+    process_id = os.fork()
+    if process_id:
+        os.close(descriptor)
+        return process_id
+    try:
+        control.detach()
+        _die_with(template_id)
+        _keep_only(descriptor)
+        _limit_resources(memory_bytes)
+        _grade_items(graders)
+    finally:
+        os._exit(0)
+
+
+def _grade_items(graders: Mapping[str, Grader]) -> None:
+    with socket.socket(fileno=_WORKER_DESCRIPTOR) as connection, connection.makefile("rwb") as stream:
         for line in stream:
             item = json.loads(line)
-            # The default action of SIGALRM ends the process, also in the middle of C code.
-            signal.setitimer(signal.ITIMER_REAL, float(limit_seconds) + _ORPHAN_GRACE_SECONDS)
             judgement = judge(
                 graders[item["grader"]], prompt=item["prompt"], response=item["response"], label=item["label"]
             )
-            signal.setitimer(signal.ITIMER_REAL, 0)
             stream.write(json.dumps(vars(judgement)).encode() + b"\n")
             stream.flush()
 
 
-def _limit_memory(memory_bytes: int) -> None:
-    """Bounds the address space to what is in use now plus memory_bytes; without /proc, to memory_bytes in all."""
-    in_use_pages = 0
-    status = Path("/proc/self/statm")
-    if status.exists():
-        in_use_pages = int(status.read_text().split()[0])
+def _die_with(template_id: int) -> None:
+    """Lets the kernel kill this worker when its template ends, also in the middle of C code."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != template_id:
+        os._exit(1)
+
+
+def _keep_only(descriptor: int) -> None:
+    """Closes all descriptors but the standard ones and the given one, which becomes _WORKER_DESCRIPTOR."""
+    os.dup2(descriptor, _WORKER_DESCRIPTOR)
+    os.closerange(_WORKER_DESCRIPTOR + 1, max(64, descriptor + 1))
+
+
+def _limit_resources(memory_bytes: int) -> None:
+    """Bounds the address space to what is in use now plus memory_bytes; a crash leaves no core file."""
+    in_use_pages = int(Path("/proc/self/statm").read_text().split()[0])
     bound = in_use_pages * resource.getpagesize() + memory_bytes
     resource.setrlimit(resource.RLIMIT_AS, (bound, bound))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 if __name__ == "__main__":

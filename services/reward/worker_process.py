@@ -1,22 +1,18 @@
-"""One worker process as the pool holds it: start, ask with a hard time limit, kill."""
+"""One worker process as the pool holds it: asked with a hard time limit."""
 
 import json
+import math
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from services.common.errors import DeadlineError, UnavailableError
-from services.reward.graders import GraderSettings
+from services.common.errors import AbortedError, DeadlineError, UnavailableError
 from services.reward.scorer import Judgement, Rule
-from services.reward.worker import READY_LINE
 
-WORKER_COMMAND = (sys.executable, "-m", "services.reward.worker")
-"""Starts the worker of the product."""
-_START_SECONDS = 60.0
 _RECEIVE_BYTES = 65536
+# A cancelled item frees its worker within this time.
+_LOOK_SECONDS = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,50 +42,21 @@ class GradeItem:
 
 
 class WorkerProcess:
-    """A running worker. One thread asks; any thread may kill."""
+    """A running worker. One thread asks."""
 
-    def __init__(self, command: Sequence[str], *, settings: GraderSettings, limits: WorkerLimits) -> None:
-        """Starts the process and waits until it is ready.
-
-        Args:
-            command: the worker's command line, to which its socket, settings and limits are added.
-
-        Raises:
-            UnavailableError: it ended, or was not ready in time.
-        """
+    def __init__(self, connection: socket.socket, *, process_id: int, limits: WorkerLimits) -> None:
+        self.process_id = process_id
+        self._socket = connection
         self._limits = limits
-        self._socket, theirs = socket.socketpair()
         self._buffer = b""
-        arguments = [str(theirs.fileno()), settings.to_json(), str(limits.limit_seconds), str(limits.memory_bytes)]
-        with theirs:
-            self._process = subprocess.Popen(
-                [*command, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-            )
-        try:
-            is_ready = self._read_line(deadline=time.monotonic() + _START_SECONDS) + b"\n" == READY_LINE
-        except OSError:
-            is_ready = False
-        if not is_ready:
-            self.kill()
-            raise UnavailableError(
-                f"a grading worker was not ready after {_START_SECONDS:.0f} s (exit code {self._process.returncode}); "
-                "see the reward service's log, and raise reward.memory_limit_mb if it names memory"
-            )
 
-    @property
-    def process_id(self) -> int:
-        """Id of the process."""
-        return self._process.pid
-
-    def grade(self, item: GradeItem) -> Judgement:
-        """The worker's judgement.
+    def grade(self, item: GradeItem, *, is_cancelled: Callable[[], bool]) -> Judgement:
+        """The worker's judgement. After any error the worker is of no more use: kill it.
 
         Raises:
-            DeadlineError: the limit passed; kill this worker.
-            UnavailableError: the process has died; kill this worker to clean up.
+            DeadlineError: the limit passed.
+            AbortedError: the item was cancelled meanwhile.
+            UnavailableError: the process has died or talks nonsense.
         """
         message = json.dumps(
             {"grader": item.grader, "prompt": item.prompt, "response": item.response, "label": item.label}
@@ -98,31 +65,37 @@ class WorkerProcess:
         try:
             self._socket.settimeout(self._limits.limit_seconds)
             self._socket.sendall(message.encode() + b"\n")
-            line = self._read_line(deadline=deadline)
+            return _judgement(self._read_line(deadline=deadline, is_cancelled=is_cancelled))
         except TimeoutError as error:
             raise DeadlineError(f"the grader took more than {self._limits.limit_seconds:g} s") from error
-        except OSError as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise UnavailableError(f"the worker died: {error}") from error
-        reply = json.loads(line)
-        return Judgement(
-            value=reply["value"], rule=Rule(reply["rule"]), extracted=reply["extracted"], error=reply["error"]
-        )
 
-    def kill(self) -> None:
-        """Ends the process now and frees what it held. Killing twice does nothing."""
-        self._process.kill()
-        self._process.wait()
+    def close(self) -> None:
+        """Ends the conversation; an idle worker ends, too."""
         self._socket.close()
 
-    def _read_line(self, *, deadline: float) -> bytes:
+    def _read_line(self, *, deadline: float, is_cancelled: Callable[[], bool]) -> bytes:
         while b"\n" not in self._buffer:
             remaining_seconds = deadline - time.monotonic()
             if remaining_seconds <= 0:
                 raise TimeoutError("no whole line in time")
-            self._socket.settimeout(remaining_seconds)
-            data = self._socket.recv(_RECEIVE_BYTES)
+            self._socket.settimeout(min(remaining_seconds, _LOOK_SECONDS))
+            try:
+                data = self._socket.recv(_RECEIVE_BYTES)
+            except TimeoutError:
+                if is_cancelled():
+                    raise AbortedError("nobody waits for this score any more") from None
+                continue
             if not data:
                 raise ConnectionResetError("the process closed its socket")
             self._buffer += data
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
+
+
+def _judgement(line: bytes) -> Judgement:
+    reply = json.loads(line)
+    if not math.isfinite(reply["value"]):
+        return Judgement(value=0.0, rule=Rule.ERROR, error=f"the grader's score is {reply['value']}, not a number")
+    return Judgement(value=reply["value"], rule=Rule(reply["rule"]), extracted=reply["extracted"], error=reply["error"])

@@ -29,8 +29,8 @@ def deployment(tmp_path):
         run_id="run",
         incarnation=0,
         recipe=Recipe.model_validate({"reward": {"workers": 2}}),
-        addresses=Addresses(reward=f"127.0.0.1:{free_port()}", weights=nowhere, trainer=nowhere, rollout=(nowhere,)),
-        metrics_ports=MetricsPorts(reward=free_port(), weights=1, trainer=1, rollout=(1,)),
+        addresses=Addresses(reward=(f"127.0.0.1:{free_port()}",), weights=nowhere, trainer=nowhere, rollout=(nowhere,)),
+        metrics_ports=MetricsPorts(reward=(free_port(),), weights=1, trainer=1, rollout=(1,)),
         redis_url="redis://127.0.0.1:1",
         run_directory=tmp_path,
         model_directory=tmp_path,
@@ -61,23 +61,24 @@ def start(deployment, tmp_path):
         process.stderr.close()
 
 
-def children_of(process_id):
+def descendants_of(process_id):
     with open(f"/proc/{process_id}/task/{process_id}/children") as file:
-        return [int(child) for child in file.read().split()]
+        children = [int(child) for child in file.read().split()]
+    return children + [process for child in children for process in descendants_of(child)]
 
 
 def test_service_scores_serves_metrics_and_ends_in_order(start, deployment):
     process = start()
-    with open_channel(deployment.addresses.reward, NO_CREDENTIALS) as channel:
+    with open_channel(deployment.addresses.reward[0], NO_CREDENTIALS) as channel:
         wait_for_health(channel, peer="reward", timeout_seconds=60)
         stub = reward_pb2_grpc.RewardServiceStub(channel)
         item = reward_pb2.ScoreItem(response=r"<think>231</think>\boxed{132}", label="132")
         reply = call(lambda: stub.ScoreBatch(reward_pb2.ScoreBatchRequest(items=[item]), timeout=30), peer="reward")
     assert [(score.value, score.rule) for score in reply.scores] == [(1.0, "numeric")]
-    with urllib.request.urlopen(f"http://127.0.0.1:{deployment.metrics_ports.reward}/metrics") as page:
-        assert 'reward_samples_total{grader="boxed",rule="numeric"} 1.0' in page.read().decode()
-    workers = children_of(process.pid)
-    assert len(workers) == 2
+    with urllib.request.urlopen(f"http://127.0.0.1:{deployment.metrics_ports.reward[0]}/metrics") as page:
+        assert 'reward_samples_total{grader="boxed",outcome="right",rule="numeric"} 1.0' in page.read().decode()
+    workers = descendants_of(process.pid)
+    assert len(workers) == 3, "the template and two workers"
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=10) == 0
     for worker in workers:
@@ -86,11 +87,11 @@ def test_service_scores_serves_metrics_and_ends_in_order(start, deployment):
 
 
 def test_taken_port_is_one_line_and_a_failure(start, deployment):
-    host, _, port = deployment.addresses.reward.rpartition(":")
+    host, _, port = deployment.addresses.reward[0].rpartition(":")
     with socket.socket() as taken:
         taken.bind((host, int(port)))
         taken.listen()
         process = start()
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert errors.splitlines()[-1].startswith(f"reward: address {deployment.addresses.reward} cannot be bound")
+    assert errors.splitlines()[-1].startswith(f"reward: address {deployment.addresses.reward[0]} cannot be bound")

@@ -21,12 +21,16 @@ from services.reward.graders import GraderSettings
 from services.reward.metrics import RewardMetrics
 from services.reward.servicer import RewardServicer, reward_service
 from services.reward.worker_pool import WorkerPool
-from services.reward.worker_process import WORKER_COMMAND, WorkerLimits
+from services.reward.worker_process import WorkerLimits
+from services.reward.worker_template import WORKER_COMMAND
+from services.reward.zero_score_watch import ZeroScoreWatch
 
 MISBEHAVING = (
     sys.executable,
     str(Path(__file__).parents[1] / "unit" / "reward" / "misbehaving_worker.py"),
 )
+
+RIGHT = {"grader": "boxed", "rule": "numeric", "outcome": "right"}
 
 
 @pytest.fixture
@@ -39,16 +43,18 @@ def serve(registry):
     """A function that serves a pool of one worker and gives the stub."""
     opened = []
 
-    def start(command=WORKER_COMMAND, max_pending_items=100):
+    def start(command=WORKER_COMMAND, max_pending_items=100, max_calls=30):
+        metrics = RewardMetrics(registry)
         pool = WorkerPool(
             num_workers=1,
             settings=GraderSettings(require_single_box=True),
             limits=WorkerLimits(limit_seconds=1.0, memory_bytes=256 * 1024 * 1024),
             max_pending_items=max_pending_items,
-            metrics=RewardMetrics(registry),
+            metrics=metrics,
+            zero_watch=ZeroScoreWatch(metrics, window_samples=1000),
             command=command,
         )
-        servicer = RewardServicer(pool, default_grader="boxed", max_batch_items=8)
+        servicer = RewardServicer(pool, default_grader="boxed", max_batch_items=8, max_calls=max_calls, metrics=metrics)
         server = Server(
             [reward_service(servicer)],
             address="127.0.0.1:0",
@@ -96,8 +102,8 @@ def test_scores_come_back_in_order_with_their_reasons(serve, registry):
         ("s3", 0.0, "several_answers", "132"),
     ]
     assert all(0 < s.seconds < 1 and not s.error for s in scores)
-    assert registry.get_sample_value("reward_samples_total", {"grader": "boxed", "rule": "numeric"}) == 2
-    assert registry.get_sample_value("reward_right_samples_total", {"grader": "boxed"}) == 1
+    assert registry.get_sample_value("reward_samples_total", RIGHT) == 1
+    assert registry.get_sample_value("reward_samples_total", {**RIGHT, "outcome": "wrong"}) == 1
     assert registry.get_sample_value("reward_pending_items") == 0
 
 

@@ -37,9 +37,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
             incarnation=0,
             recipe=Recipe(),
             addresses=Addresses(
-                reward=nowhere, weights=f"127.0.0.1:{free_port()}", trainer=nowhere, rollout=(nowhere,)
+                reward=(nowhere,), weights=f"127.0.0.1:{free_port()}", trainer=nowhere, rollout=(nowhere,)
             ),
-            metrics_ports=MetricsPorts(reward=1, weights=free_port(), trainer=1, rollout=(1,)),
+            metrics_ports=MetricsPorts(reward=(1,), weights=free_port(), trainer=1, rollout=(1,)),
             redis_url=redis_url,
             run_directory=tmp_path,
             model_directory=tmp_path,

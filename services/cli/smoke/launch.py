@@ -91,10 +91,11 @@ class Cluster:
         write_deployment(deployment, self._plan.folder.deployment_path)
         specs = plan_services(deployment, deployment_path=self._plan.folder.deployment_path, settings=self._settings)
         # Engines and trainer take a while to start and can do so side by side, but they call the other two at once.
-        small = [spec for spec in specs if spec.name in ("reward", "weights")]
+        small = [spec for spec in specs if spec.name.startswith(("reward", "weights"))]
         for spec in small:
             self._placement.start(spec)
-        self._wait_serving("reward", deployment.addresses.reward, _SMALL_SERVICE_SECONDS)
+        for replica, address in enumerate(deployment.addresses.reward):
+            self._wait_serving(f"reward-{replica}", address, _SMALL_SERVICE_SECONDS)
         self._wait_serving("weights", deployment.addresses.weights, _SMALL_SERVICE_SECONDS)
         for spec in specs:
             if spec not in small:

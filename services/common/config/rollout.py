@@ -123,7 +123,9 @@ class RewardConfig(Section):
     """The reward service."""
 
     endpoint: EndpointConfig = EndpointConfig()
-    """Where it listens."""
+    """Where it listens; replica i listens two ports further per replica."""
+    replicas: PositiveInt = 1
+    """Reward services; calls go to them in turns."""
     grader: Literal["boxed"] = "boxed"
     """Grader of the run."""
     require_end_token: bool = True
@@ -131,10 +133,14 @@ class RewardConfig(Section):
     require_single_box: bool = True
     """A response with several boxes after its thinking scores 0; otherwise the last box counts."""
     workers: PositiveInt = 1
-    """Worker processes."""
+    """Worker processes of a replica."""
     limit_seconds: PositiveFloat = 1.0
     """Most time a grader may take for one sample; the worker is killed then."""
     memory_limit_mb: PositiveInt = 1024
     """Most address space of a worker above what it needs to start."""
     max_batch_items: PositiveInt = 4096
     """Most items of one ScoreBatch."""
+    max_calls: PositiveInt = 112
+    """Most calls that wait for scores at once in a replica; each holds a thread."""
+    zero_window_samples: PositiveInt = 512
+    """So many samples in a row without one positive score, though some have boxed answers, raise a warning."""

@@ -40,39 +40,46 @@ def deployment_of(recipe: Recipe) -> Deployment:
 
 def test_every_server_gets_a_port_and_a_metrics_port() -> None:
     addresses = plan_addresses(recipe_from_table({"rollout": {"replicas": 2}}), ports_from(100))
-    assert addresses.services.reward == "127.0.0.1:100"
+    assert addresses.services.reward == ("127.0.0.1:100",)
     assert addresses.services.weights == "127.0.0.1:102"
     assert addresses.services.trainer == "127.0.0.1:104"
     assert addresses.services.rollout == ("127.0.0.1:106", "127.0.0.1:108")
-    assert addresses.metrics_ports.reward == 101
+    assert addresses.metrics_ports.reward == (101,)
     assert addresses.metrics_ports.rollout == (107, 109)
     assert addresses.trainer_rendezvous == "127.0.0.1:110"
 
 
 def test_configured_ports_are_kept_and_replicas_count_up() -> None:
+    endpoint = {"host": "127.0.0.2", "port": 7000, "metrics_port": 7001}
     recipe = recipe_from_table(
-        {"rollout": {"replicas": 2, "endpoint": {"host": "127.0.0.2", "port": 7000, "metrics_port": 7001}}}
+        {
+            "rollout": {"replicas": 2, "endpoint": endpoint},
+            "reward": {"replicas": 2, "endpoint": {**endpoint, "port": 8000, "metrics_port": 8001}},
+        }
     )
     addresses = plan_addresses(recipe, ports_from(100))
+    assert addresses.services.reward == ("127.0.0.2:8000", "127.0.0.2:8002")
+    assert addresses.metrics_ports.reward == (8001, 8003)
     assert addresses.services.rollout == ("127.0.0.2:7000", "127.0.0.2:7002")
     assert addresses.metrics_ports.rollout == (7001, 7003)
 
 
 def test_services_start_in_order_with_their_command_lines() -> None:
-    recipe = recipe_from_table({"rollout": {"replicas": 2}, "trainer": {"ranks": 2}})
+    recipe = recipe_from_table({"reward": {"replicas": 2}, "rollout": {"replicas": 2}, "trainer": {"ranks": 2}})
     path = Path("/runs/smoke/deployment.json")
     specs = plan_services(deployment_of(recipe), deployment_path=path, settings=SETTINGS)
     start = ("/venv/python", "-m")
     given = ("--deployment", "/runs/smoke/deployment.json")
     assert [(spec.name, spec.command) for spec in specs] == [
-        ("reward", (*start, "services.reward.main", *given)),
+        ("reward-0", (*start, "services.reward.main", *given, "--index", "0")),
+        ("reward-1", (*start, "services.reward.main", *given, "--index", "1")),
         ("weights", (*start, "services.weights.main", *given)),
         ("rollout-0", (*start, "services.rollout.main", *given, "--index", "0")),
         ("rollout-1", (*start, "services.rollout.main", *given, "--index", "1")),
         ("trainer-0", (*start, "services.trainer.main", *given, "--index", "0")),
         ("trainer-1", (*start, "services.trainer.main", *given, "--index", "1")),
     ]
-    assert specs[0].log_path == Path("/runs/smoke/logs/reward.log")
+    assert specs[0].log_path == Path("/runs/smoke/logs/reward-0.log")
     assert specs[0].working_directory == Path("/runs/smoke")
 
 

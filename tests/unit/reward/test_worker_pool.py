@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.common.errors import AbortedError, DeadlineError, OverloadedError, StateConflictError, UnavailableError
+from services.common.errors import AbortedError, DeadlineError, OverloadedError, UnavailableError
 from services.reward.graders import GraderSettings
 from services.reward.metrics import RewardMetrics
 from services.reward.worker_pool import WorkerPool
-from services.reward.worker_process import WORKER_COMMAND, GradeItem, WorkerLimits
+from services.reward.worker_process import GradeItem, WorkerLimits
+from services.reward.worker_template import WORKER_COMMAND
+from services.reward.zero_score_watch import ZeroScoreWatch
 
 MISBEHAVING = (sys.executable, str(Path(__file__).with_name("misbehaving_worker.py")))
 LIMIT_SECONDS = 1.0
@@ -29,12 +31,14 @@ def make_pool(registry):
     pools = []
 
     def make(*, num_workers=1, command=MISBEHAVING, max_pending_items=1000):
+        metrics = RewardMetrics(registry)
         pool = WorkerPool(
             num_workers=num_workers,
             settings=GraderSettings(require_single_box=True),
             limits=WorkerLimits(limit_seconds=LIMIT_SECONDS, memory_bytes=256 * 1024 * 1024),
             max_pending_items=max_pending_items,
-            metrics=RewardMetrics(registry),
+            metrics=metrics,
+            zero_watch=ZeroScoreWatch(metrics, window_samples=1000),
             command=command,
         )
         pools.append(pool)
@@ -119,7 +123,10 @@ def test_a_hang_costs_its_own_worker_one_limit(make_pool, registry):
     assert len(before & after) == 1
     assert all(is_gone(process_id) for process_id in before - after)
     assert registry.get_sample_value("reward_workers_lost_total", {"cause": "timeout"}) == 1
-    assert registry.get_sample_value("reward_samples_total", {"grader": "boxed", "rule": "timeout"}) == 1
+    assert (
+        registry.get_sample_value("reward_samples_total", {"grader": "boxed", "rule": "timeout", "outcome": "error"})
+        == 1
+    )
 
 
 def test_timeout_score_tells_the_limit_and_the_time(make_pool):
@@ -175,15 +182,17 @@ def test_full_pool_refuses_a_whole_batch_with_a_hint(make_pool):
     assert len(score(pool, "a", "b")) == 2
 
 
-def test_cancelled_batch_frees_its_worker(make_pool):
+def test_cancelled_batch_frees_its_worker(make_pool, registry):
     pool = make_pool()
-    pending = pool.submit(items(*["sleep 0.3"] * 100))
+    pending = pool.submit(items(*["hang"] * 100))
+    time.sleep(0.1)
     pending.cancel()
     with pytest.raises(AbortedError, match="100 of 100 items are not graded"):
         pending.wait(timeout_seconds=60)
     started = time.monotonic()
     assert summary(score(pool, "abc")) == [(3.0, "string")]
-    assert time.monotonic() - started < 3, "at most the item in hand is waited for"
+    assert time.monotonic() - started < LIMIT_SECONDS / 2, "not even the item in hand is waited for"
+    assert registry.get_sample_value("reward_workers_lost_total", {"cause": "cancelled"}) == 1
 
 
 def test_late_batch_is_given_up(make_pool):
@@ -215,7 +224,7 @@ def test_close_ends_every_worker_and_every_waiter(make_pool):
     assert time.monotonic() - started < 5
     assert errors
     assert all(is_gone(process_id) for process_id in process_ids)
-    with pytest.raises(StateConflictError, match="is stopping"):
+    with pytest.raises(UnavailableError, match="is stopping"):
         pool.submit(items("a"))
 
 

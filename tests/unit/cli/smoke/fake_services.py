@@ -170,8 +170,8 @@ class FakeCluster:
 
     def _service(self, name: str, deployment: Deployment) -> tuple[str, list[ServedService]]:
         addresses = deployment.addresses
-        if name == "reward":
-            return addresses.reward, []
+        if name.startswith("reward"):
+            return addresses.reward[int(name.rpartition("-")[2])], []
         if name == "weights":
             return addresses.weights, []
         if name.startswith("trainer"):

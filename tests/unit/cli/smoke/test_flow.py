@@ -85,8 +85,8 @@ def test_a_run_learns_and_leaves_its_records(tmp_path: Path, runs: Path, lines: 
 def test_processes_start_in_order_and_the_queue_server_stops_last(tmp_path: Path, runs: Path, lines: list[str]) -> None:
     with cluster_of(accuracies=[0.4, 0.95], num_steps=1) as cluster:
         run_smoke(SmokeOptions(steps=1), world_of(tmp_path, lambda prefix: cluster.placement, lines))
-        assert list(cluster.placement.specs) == ["valkey", "reward", "weights", "rollout-0", "trainer-0"]
-        assert cluster.placement.stopped == ["trainer-0", "rollout-0", "weights", "reward", "valkey"]
+        assert list(cluster.placement.specs) == ["valkey", "reward-0", "weights", "rollout-0", "trainer-0"]
+        assert cluster.placement.stopped == ["trainer-0", "rollout-0", "weights", "reward-0", "valkey"]
         assert cluster.placement.is_closed
 
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x66urlong/reward/v1/reward.proto\x12\x11\x66urlong.reward.v1\"O\n\tScoreItem\x12\x11\n\tsample_id\x18\x01 \x01(\t\x12\x0e\n\x06prompt\x18\x02 \x01(\t\x12\x10\n\x08response\x18\x03 \x01(\t\x12\r\n\x05label\x18\x04 \x01(\t\"d\n\x11ScoreBatchRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x06grader\x18\x02 \x01(\t\x12+\n\x05items\x18\x03 \x03(\x0b\x32\x1c.furlong.reward.v1.ScoreItem\"j\n\x05Score\x12\x11\n\tsample_id\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01\x12\x11\n\textracted\x18\x03 \x01(\t\x12\x0c\n\x04rule\x18\x04 \x01(\t\x12\x0f\n\x07seconds\x18\x05 \x01(\x01\x12\r\n\x05\x65rror\x18\x06 \x01(\t\">\n\x12ScoreBatchResponse\x12(\n\x06scores\x18\x01 \x03(\x0b\x32\x18.furlong.reward.v1.Score2j\n\rRewardService\x12Y\n\nScoreBatch\x12$.furlong.reward.v1.ScoreBatchRequest\x1a%.furlong.reward.v1.ScoreBatchResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x66urlong/reward/v1/reward.proto\x12\x11\x66urlong.reward.v1\"_\n\tScoreItem\x12\x11\n\tsample_id\x18\x01 \x01(\t\x12\x0e\n\x06prompt\x18\x02 \x01(\t\x12\x10\n\x08response\x18\x03 \x01(\t\x12\r\n\x05label\x18\x04 \x01(\t\x12\x0e\n\x06grader\x18\x05 \x01(\t\"d\n\x11ScoreBatchRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x06grader\x18\x02 \x01(\t\x12+\n\x05items\x18\x03 \x03(\x0b\x32\x1c.furlong.reward.v1.ScoreItem\"j\n\x05Score\x12\x11\n\tsample_id\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01\x12\x11\n\textracted\x18\x03 \x01(\t\x12\x0c\n\x04rule\x18\x04 \x01(\t\x12\x0f\n\x07seconds\x18\x05 \x01(\x01\x12\r\n\x05\x65rror\x18\x06 \x01(\t\"R\n\x12ScoreBatchResponse\x12(\n\x06scores\x18\x01 \x03(\x0b\x32\x18.furlong.reward.v1.Score\x12\x12\n\nnum_errors\x18\x02 \x01(\r\"@\n\x12ScoreStreamRequest\x12*\n\x04item\x18\x01 \x01(\x0b\x32\x1c.furlong.reward.v1.ScoreItem\"M\n\x13ScoreStreamResponse\x12\r\n\x05index\x18\x01 \x01(\x04\x12\'\n\x05score\x18\x02 \x01(\x0b\x32\x18.furlong.reward.v1.Score2\xcc\x01\n\rRewardService\x12Y\n\nScoreBatch\x12$.furlong.reward.v1.ScoreBatchRequest\x1a%.furlong.reward.v1.ScoreBatchResponse\x12`\n\x0bScoreStream\x12%.furlong.reward.v1.ScoreStreamRequest\x1a&.furlong.reward.v1.ScoreStreamResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,13 +32,17 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'furlong.reward.v1.reward_pb
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SCOREITEM']._serialized_start=53
-  _globals['_SCOREITEM']._serialized_end=132
-  _globals['_SCOREBATCHREQUEST']._serialized_start=134
-  _globals['_SCOREBATCHREQUEST']._serialized_end=234
-  _globals['_SCORE']._serialized_start=236
-  _globals['_SCORE']._serialized_end=342
-  _globals['_SCOREBATCHRESPONSE']._serialized_start=344
-  _globals['_SCOREBATCHRESPONSE']._serialized_end=406
-  _globals['_REWARDSERVICE']._serialized_start=408
-  _globals['_REWARDSERVICE']._serialized_end=514
+  _globals['_SCOREITEM']._serialized_end=148
+  _globals['_SCOREBATCHREQUEST']._serialized_start=150
+  _globals['_SCOREBATCHREQUEST']._serialized_end=250
+  _globals['_SCORE']._serialized_start=252
+  _globals['_SCORE']._serialized_end=358
+  _globals['_SCOREBATCHRESPONSE']._serialized_start=360
+  _globals['_SCOREBATCHRESPONSE']._serialized_end=442
+  _globals['_SCORESTREAMREQUEST']._serialized_start=444
+  _globals['_SCORESTREAMREQUEST']._serialized_end=508
+  _globals['_SCORESTREAMRESPONSE']._serialized_start=510
+  _globals['_SCORESTREAMRESPONSE']._serialized_end=587
+  _globals['_REWARDSERVICE']._serialized_start=590
+  _globals['_REWARDSERVICE']._serialized_end=794
 # @@protoc_insertion_point(module_scope)

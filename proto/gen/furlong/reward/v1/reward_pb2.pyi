@@ -22,6 +22,7 @@ class ScoreItem(google.protobuf.message.Message):
     PROMPT_FIELD_NUMBER: builtins.int
     RESPONSE_FIELD_NUMBER: builtins.int
     LABEL_FIELD_NUMBER: builtins.int
+    GRADER_FIELD_NUMBER: builtins.int
     sample_id: builtins.str
     """Echoed in the result. Empty is allowed."""
     prompt: builtins.str
@@ -30,6 +31,8 @@ class ScoreItem(google.protobuf.message.Message):
     """The response as text, special tokens included."""
     label: builtins.str
     """The right answer. Empty: the item is reported as a bad label."""
+    grader: builtins.str
+    """Name of this item's grader. Empty: the batch's grader, or else the service's default."""
     def __init__(
         self,
         *,
@@ -37,8 +40,9 @@ class ScoreItem(google.protobuf.message.Message):
         prompt: builtins.str = ...,
         response: builtins.str = ...,
         label: builtins.str = ...,
+        grader: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["label", b"label", "prompt", b"prompt", "response", b"response", "sample_id", b"sample_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["grader", b"grader", "label", b"label", "prompt", b"prompt", "response", b"response", "sample_id", b"sample_id"]) -> None: ...
 
 global___ScoreItem = ScoreItem
 
@@ -54,7 +58,7 @@ class ScoreBatchRequest(google.protobuf.message.Message):
     request_id: builtins.str
     """Names the call in logs of both sides. Empty: the server makes one."""
     grader: builtins.str
-    """Name of the grader, such as "boxed". Empty: the service's default grader."""
+    """Name of the grader of items that name none, such as "boxed". Empty: the service's default grader."""
     @property
     def items(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ScoreItem]:
         """The responses to grade. At most the service's configured batch size."""
@@ -115,6 +119,9 @@ class ScoreBatchResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     SCORES_FIELD_NUMBER: builtins.int
+    NUM_ERRORS_FIELD_NUMBER: builtins.int
+    num_errors: builtins.int
+    """How many of them carry an error. Zero: everything could be graded."""
     @property
     def scores(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Score]:
         """The scores."""
@@ -123,7 +130,54 @@ class ScoreBatchResponse(google.protobuf.message.Message):
         self,
         *,
         scores: collections.abc.Iterable[global___Score] | None = ...,
+        num_errors: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["scores", b"scores"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["num_errors", b"num_errors", "scores", b"scores"]) -> None: ...
 
 global___ScoreBatchResponse = ScoreBatchResponse
+
+@typing.final
+class ScoreStreamRequest(google.protobuf.message.Message):
+    """ScoreStreamRequest adds one response to a stream."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ITEM_FIELD_NUMBER: builtins.int
+    @property
+    def item(self) -> global___ScoreItem:
+        """The response to grade."""
+
+    def __init__(
+        self,
+        *,
+        item: global___ScoreItem | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["item", b"item"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["item", b"item"]) -> None: ...
+
+global___ScoreStreamRequest = ScoreStreamRequest
+
+@typing.final
+class ScoreStreamResponse(google.protobuf.message.Message):
+    """ScoreStreamResponse is the judgement on one item of a stream."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: builtins.int
+    SCORE_FIELD_NUMBER: builtins.int
+    index: builtins.int
+    """Position of the item in the stream, counted from 0."""
+    @property
+    def score(self) -> global___Score:
+        """The judgement."""
+
+    def __init__(
+        self,
+        *,
+        index: builtins.int = ...,
+        score: global___Score | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["score", b"score"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["index", b"index", "score", b"score"]) -> None: ...
+
+global___ScoreStreamResponse = ScoreStreamResponse

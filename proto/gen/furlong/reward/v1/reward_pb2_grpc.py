@@ -40,6 +40,11 @@ class RewardServiceStub(object):
                 request_serializer=furlong_dot_reward_dot_v1_dot_reward__pb2.ScoreBatchRequest.SerializeToString,
                 response_deserializer=furlong_dot_reward_dot_v1_dot_reward__pb2.ScoreBatchResponse.FromString,
                 _registered_method=True)
+        self.ScoreStream = channel.stream_stream(
+                '/furlong.reward.v1.RewardService/ScoreStream',
+                request_serializer=furlong_dot_reward_dot_v1_dot_reward__pb2.ScoreStreamRequest.SerializeToString,
+                response_deserializer=furlong_dot_reward_dot_v1_dot_reward__pb2.ScoreStreamResponse.FromString,
+                _registered_method=True)
 
 
 class RewardServiceServicer(object):
@@ -48,7 +53,17 @@ class RewardServiceServicer(object):
 
     def ScoreBatch(self, request, context):
         """ScoreBatch scores every item; an item that cannot be graded gets a defined score and an error,
-        and never disturbs the others. Results come in the order of the items.
+        and never disturbs the others. Results come in the order of the items. RESOURCE_EXHAUSTED with
+        RetryInfo when there is no room for the whole batch now.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ScoreStream(self, request_iterator, context):
+        """ScoreStream scores items as they arrive and sends every result as soon as it is there, in any
+        order; the stream ends after the last result. A full service reads no further items until it has
+        room, and refuses a stream too many with RESOURCE_EXHAUSTED and RetryInfo.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -61,6 +76,11 @@ def add_RewardServiceServicer_to_server(servicer, server):
                     servicer.ScoreBatch,
                     request_deserializer=furlong_dot_reward_dot_v1_dot_reward__pb2.ScoreBatchRequest.FromString,
                     response_serializer=furlong_dot_reward_dot_v1_dot_reward__pb2.ScoreBatchResponse.SerializeToString,
+            ),
+            'ScoreStream': grpc.stream_stream_rpc_method_handler(
+                    servicer.ScoreStream,
+                    request_deserializer=furlong_dot_reward_dot_v1_dot_reward__pb2.ScoreStreamRequest.FromString,
+                    response_serializer=furlong_dot_reward_dot_v1_dot_reward__pb2.ScoreStreamResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -91,6 +111,33 @@ class RewardService(object):
             '/furlong.reward.v1.RewardService/ScoreBatch',
             furlong_dot_reward_dot_v1_dot_reward__pb2.ScoreBatchRequest.SerializeToString,
             furlong_dot_reward_dot_v1_dot_reward__pb2.ScoreBatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ScoreStream(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/furlong.reward.v1.RewardService/ScoreStream',
+            furlong_dot_reward_dot_v1_dot_reward__pb2.ScoreStreamRequest.SerializeToString,
+            furlong_dot_reward_dot_v1_dot_reward__pb2.ScoreStreamResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -26,7 +26,17 @@ class RewardServiceStub:
         furlong.reward.v1.reward_pb2.ScoreBatchResponse,
     ]
     """ScoreBatch scores every item; an item that cannot be graded gets a defined score and an error,
-    and never disturbs the others. Results come in the order of the items.
+    and never disturbs the others. Results come in the order of the items. RESOURCE_EXHAUSTED with
+    RetryInfo when there is no room for the whole batch now.
+    """
+
+    ScoreStream: grpc.StreamStreamMultiCallable[
+        furlong.reward.v1.reward_pb2.ScoreStreamRequest,
+        furlong.reward.v1.reward_pb2.ScoreStreamResponse,
+    ]
+    """ScoreStream scores items as they arrive and sends every result as soon as it is there, in any
+    order; the stream ends after the last result. A full service reads no further items until it has
+    room, and refuses a stream too many with RESOURCE_EXHAUSTED and RetryInfo.
     """
 
 class RewardServiceAsyncStub:
@@ -37,7 +47,17 @@ class RewardServiceAsyncStub:
         furlong.reward.v1.reward_pb2.ScoreBatchResponse,
     ]
     """ScoreBatch scores every item; an item that cannot be graded gets a defined score and an error,
-    and never disturbs the others. Results come in the order of the items.
+    and never disturbs the others. Results come in the order of the items. RESOURCE_EXHAUSTED with
+    RetryInfo when there is no room for the whole batch now.
+    """
+
+    ScoreStream: grpc.aio.StreamStreamMultiCallable[
+        furlong.reward.v1.reward_pb2.ScoreStreamRequest,
+        furlong.reward.v1.reward_pb2.ScoreStreamResponse,
+    ]
+    """ScoreStream scores items as they arrive and sends every result as soon as it is there, in any
+    order; the stream ends after the last result. A full service reads no further items until it has
+    room, and refuses a stream too many with RESOURCE_EXHAUSTED and RetryInfo.
     """
 
 class RewardServiceServicer(metaclass=abc.ABCMeta):
@@ -50,7 +70,19 @@ class RewardServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[furlong.reward.v1.reward_pb2.ScoreBatchResponse, collections.abc.Awaitable[furlong.reward.v1.reward_pb2.ScoreBatchResponse]]:
         """ScoreBatch scores every item; an item that cannot be graded gets a defined score and an error,
-        and never disturbs the others. Results come in the order of the items.
+        and never disturbs the others. Results come in the order of the items. RESOURCE_EXHAUSTED with
+        RetryInfo when there is no room for the whole batch now.
+        """
+
+    @abc.abstractmethod
+    def ScoreStream(
+        self,
+        request_iterator: _MaybeAsyncIterator[furlong.reward.v1.reward_pb2.ScoreStreamRequest],
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[furlong.reward.v1.reward_pb2.ScoreStreamResponse], collections.abc.AsyncIterator[furlong.reward.v1.reward_pb2.ScoreStreamResponse]]:
+        """ScoreStream scores items as they arrive and sends every result as soon as it is there, in any
+        order; the stream ends after the last result. A full service reads no further items until it has
+        room, and refuses a stream too many with RESOURCE_EXHAUSTED and RetryInfo.
         """
 
 def add_RewardServiceServicer_to_server(servicer: RewardServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
