@@ -25,13 +25,11 @@ class PartOptimizer:
     clip_gradient_norm: float
     """Norm above which the gradients are scaled down."""
 
-    def step(self, *, lr: float, weight_decay: float) -> float:
-        """Collective. Clips, updates the parameters and returns the gradient norm before clipping.
-
-        Vectors (norm weights, biases) are not decayed.
+    def clip(self) -> float:
+        """Collective. Takes the gradients from the buffers, clips them and returns their norm before.
 
         Raises:
-            StateConflictError: the norm is not finite; the parameters are untouched.
+            StateConflictError: the norm is not finite.
         """
         self.megatron.prepare_grads()
         norm = float(self.megatron.get_grad_norm())
@@ -42,11 +40,14 @@ class PartOptimizer:
             )
         for optimizer in self.megatron.chained_optimizers:
             clip_grad_by_total_norm_fp32(optimizer.get_parameters(), self.clip_gradient_norm, norm)
+        return norm
+
+    def step(self, *, lr: float, weight_decay: float) -> None:
+        """Collective. Updates the parameters with the clipped gradients; vectors (norms, biases) are not decayed."""
         for group in self.megatron.param_groups:
             group["lr"] = lr
             group["weight_decay"] = weight_decay * group["wd_mult"]
         self.megatron.step_with_ready_grads()
-        return norm
 
     def zero_gradients(self) -> None:
         """Lets go of the gradients, so that the next backward pass starts from the buffers' zeros."""

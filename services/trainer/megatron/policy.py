@@ -86,7 +86,7 @@ class MegatronPolicy:
         """Collective. One optimizer step on the sum of the losses over all ranks, divided by global_count once.
 
         Raises:
-            StateConflictError: a gradient norm is not finite; the trunk's parameters are untouched.
+            StateConflictError: a gradient norm is not finite; every parameter is as it was.
         """
         return run_update(
             self._model,

@@ -91,12 +91,14 @@ def run_update(
         for name, value in metric_sums.items():
             sums[name] += value
     finalize_model_grads([part.gradients for part in model.parts])
-    norm = optimizers[0].step(lr=rates.trunk, weight_decay=rates.weight_decay)
-    if num_mtp_labels:
-        optimizers[1].step(lr=rates.mtp, weight_decay=rates.weight_decay)
+    trained = optimizers if num_mtp_labels else optimizers[:1]
+    # All norms before any step, so that an undefined one leaves every parameter as it was.
+    norms = [optimizer.clip() for optimizer in trained]
+    for optimizer, lr in zip(trained, (rates.trunk, rates.mtp), strict=False):
+        optimizer.step(lr=lr, weight_decay=rates.weight_decay)
     totals = sum_over_replicas(sums, device=settings.device)
     mtp_loss = totals.pop(_MTP_LOSS) / num_mtp_labels if num_mtp_labels else 0.0
-    return UpdateFigures(gradient_norm=norm, mtp_loss=mtp_loss, metric_sums=totals)
+    return UpdateFigures(gradient_norm=norms[0], mtp_loss=mtp_loss, metric_sums=totals)
 
 
 # No metric of a loss function has this name.
