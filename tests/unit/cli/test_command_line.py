@@ -235,5 +235,5 @@ def test_a_service_that_dies_is_named_with_its_last_log_lines(tmp_path: Path) ->
     assert len(lines) == 31
     assert lines[30].startswith("furlong: error: service reward-0 ended after ")
     assert lines[30].endswith(
-        f"with exit code 4; wanted it to run until the end; its log is {tmp_path}/runs/smoke/logs/reward.log"
+        f"with exit code 4; wanted it to run until the end; its log is {tmp_path}/runs/smoke/logs/reward-0.log"
     )
