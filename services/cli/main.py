@@ -9,6 +9,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from services.cli.reward.commands import reward_app
 from services.common.errors import ConfigError, FurlongError, InvalidInputError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,6 +25,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
 )
+app.add_typer(reward_app)
 
 RecipeOption = Annotated[
     Path | None, typer.Option("--recipe", metavar="FILE", help="Recipe (TOML); without it the defaults.")

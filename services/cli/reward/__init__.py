@@ -1,0 +1,1 @@
+"""`furlong reward`: grading without a run."""
