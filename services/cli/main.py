@@ -9,6 +9,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from services.cli.bench.commands import bench_app
 from services.cli.reward.commands import reward_app
 from services.common.errors import ConfigError, FurlongError, InvalidInputError
 
@@ -26,6 +27,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.add_typer(reward_app)
+app.add_typer(bench_app)
 
 RecipeOption = Annotated[
     Path | None, typer.Option("--recipe", metavar="FILE", help="Recipe (TOML); without it the defaults.")

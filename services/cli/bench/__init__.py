@@ -1,0 +1,1 @@
+"""`furlong bench`: measurements beside a reference in the same run."""

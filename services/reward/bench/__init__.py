@@ -1,0 +1,1 @@
+"""Measures graders side by side."""
