@@ -1,77 +1,42 @@
 """RewardService over real gRPC in this process, with real workers."""
 
-import sys
 import threading
 import time
-from pathlib import Path
+from contextlib import ExitStack
 
 import grpc
 import pytest
 from furlong.reward.v1 import reward_pb2, reward_pb2_grpc
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
-from prometheus_client import CollectorRegistry
 
-from services.common.channels import call, open_channel, wait_for_health
-from services.common.errors import DeadlineError, InvalidInputError
+from services.common.channels import call, open_balanced_channel, open_channel, wait_for_health
+from services.common.errors import DeadlineError, InvalidInputError, OverloadedError
 from services.common.security import NO_CREDENTIALS
-from services.common.server import Server
-from services.common.telemetry import CallMetrics
-from services.reward.graders import GraderSettings
-from services.reward.metrics import RewardMetrics
-from services.reward.servicer import RewardServicer, reward_service
-from services.reward.worker_pool import WorkerPool
-from services.reward.worker_process import WorkerLimits
-from services.reward.worker_template import WORKER_COMMAND
-from services.reward.zero_score_watch import ZeroScoreWatch
-
-MISBEHAVING = (
-    sys.executable,
-    str(Path(__file__).parents[1] / "unit" / "reward" / "misbehaving_worker.py"),
-)
+from tests.contract.reward_servers import MISBEHAVING, SERVICE, reward_server
 
 RIGHT = {"grader": "boxed", "rule": "numeric", "outcome": "right"}
 
 
 @pytest.fixture
-def registry():
-    return CollectorRegistry()
+def stack():
+    with ExitStack() as stack:
+        yield stack
 
 
 @pytest.fixture
-def serve(registry):
-    """A function that serves a pool of one worker and gives the stub."""
-    opened = []
+def serve(stack):
+    """A function that serves a pool of one worker and gives the stub and the server."""
 
-    def start(command=WORKER_COMMAND, max_pending_items=100, max_calls=30):
-        metrics = RewardMetrics(registry)
-        pool = WorkerPool(
-            num_workers=1,
-            settings=GraderSettings(require_single_box=True),
-            limits=WorkerLimits(limit_seconds=1.0, memory_bytes=256 * 1024 * 1024),
-            max_pending_items=max_pending_items,
-            metrics=metrics,
-            zero_watch=ZeroScoreWatch(metrics, window_samples=1000),
-            command=command,
-        )
-        servicer = RewardServicer(pool, default_grader="boxed", max_batch_items=8, max_calls=max_calls, metrics=metrics)
-        server = Server(
-            [reward_service(servicer)],
-            address="127.0.0.1:0",
-            credentials=NO_CREDENTIALS,
-            metrics=CallMetrics("reward", registry),
-        )
-        server.set_serving()
-        channel = open_channel(f"127.0.0.1:{server.port}", NO_CREDENTIALS)
-        opened.append((channel, server, pool))
+    def start(command=None, **settings):
+        if command:
+            settings["command"] = command
+        replica = stack.enter_context(reward_server(**settings))
+        channel = stack.enter_context(open_channel(replica.address, NO_CREDENTIALS))
         wait_for_health(channel, peer="reward", timeout_seconds=10)
-        return reward_pb2_grpc.RewardServiceStub(channel)
+        return reward_pb2_grpc.RewardServiceStub(channel), replica
 
-    yield start
-    for channel, server, pool in opened:
-        channel.close()
-        server.stop(grace_seconds=0)
-        pool.close()
+    return start
 
 
 def request(*responses, label="132", grader=""):
@@ -89,8 +54,9 @@ def score(stub, message, timeout=30):
     return list(call(lambda: stub.ScoreBatch(message, timeout=timeout), peer="reward").scores)
 
 
-def test_scores_come_back_in_order_with_their_reasons(serve, registry):
-    stub = serve()
+def test_scores_come_back_in_order_with_their_reasons(serve):
+    stub, replica = serve()
+    registry = replica.registry
     scores = score(
         stub,
         request(r"<think>231</think>\boxed{132}<|endoftext|>", "132", r"\boxed{1}", r"\boxed{132}\boxed{132}"),
@@ -108,16 +74,16 @@ def test_scores_come_back_in_order_with_their_reasons(serve, registry):
 
 
 def test_blank_label_is_a_score_not_an_error(serve):
-    [scored] = score(serve(), request(r"\boxed{1}", label=""))
+    [scored] = score(serve()[0], request(r"\boxed{1}", label=""))
     assert (scored.value, scored.rule) == (0.0, "bad_label")
 
 
 def test_empty_batch_gives_no_scores(serve):
-    assert score(serve(), request()) == []
+    assert score(serve()[0], request()) == []
 
 
 def test_grader_can_be_named_and_an_unknown_one_is_refused(serve):
-    stub = serve()
+    stub, _ = serve()
     assert score(stub, request(r"\boxed{132}", grader="boxed"))[0].value == 1.0
     with pytest.raises(InvalidInputError, match="grader is 'guess'; wanted one of boxed"):
         score(stub, request("x", grader="guess"))
@@ -125,11 +91,11 @@ def test_grader_can_be_named_and_an_unknown_one_is_refused(serve):
 
 def test_batch_over_the_bound_is_refused(serve):
     with pytest.raises(InvalidInputError, match="the batch has 9 items; at most 8 are wanted"):
-        score(serve(), request(*["x"] * 9))
+        score(serve()[0], request(*["x"] * 9))
 
 
 def test_hang_is_a_timeout_score_and_the_rest_of_the_batch_arrives(serve):
-    scores = score(serve(MISBEHAVING), request("hang", "abc", "raise", "die", "ab"))
+    scores = score(serve(MISBEHAVING)[0], request("hang", "abc", "raise", "die", "ab"))
     assert [(s.value, s.rule) for s in scores] == [
         (0.0, "timeout"),
         (3.0, "string"),
@@ -141,7 +107,7 @@ def test_hang_is_a_timeout_score_and_the_rest_of_the_batch_arrives(serve):
 
 
 def test_overload_carries_a_retry_hint(serve):
-    stub = serve(MISBEHAVING, max_pending_items=3)
+    stub, _ = serve(MISBEHAVING, max_pending_items=3)
     running = stub.ScoreBatch.future(request("sleep 0.8", "ab"), timeout=30)
     time.sleep(0.2)
     with pytest.raises(grpc.RpcError) as caught:
@@ -155,7 +121,7 @@ def test_overload_carries_a_retry_hint(serve):
 
 
 def test_call_that_ends_early_frees_the_worker(serve):
-    stub = serve(MISBEHAVING)
+    stub, _ = serve(MISBEHAVING)
     with pytest.raises(DeadlineError):
         score(stub, request(*["sleep 0.9"] * 8), timeout=0.3)
     cancelled = stub.ScoreBatch.future(request(*["sleep 0.9"] * 8), timeout=30)
@@ -164,12 +130,12 @@ def test_call_that_ends_early_frees_the_worker(serve):
         cancelled.result()
     started = time.monotonic()
     assert score(stub, request("abc"))[0].value == 3.0
-    # 16 items would take 14 s; at most the two in hand are waited for.
-    assert time.monotonic() - started < 4
+    # 16 items would take 14 s; not even the one in hand is waited for.
+    assert time.monotonic() - started < 0.8
 
 
 def test_concurrent_calls_each_get_their_own_scores(serve):
-    stub = serve()
+    stub, _ = serve()
     replies = {}
 
     def ask(number):
@@ -182,3 +148,135 @@ def test_concurrent_calls_each_get_their_own_scores(serve):
     for thread in threads:
         thread.join()
     assert replies == {number: [(0.0, "1"), (1.0, str(number))] for number in range(2, 22)}
+
+
+def test_items_of_a_batch_may_name_their_graders_and_errors_are_counted(serve):
+    stub, _ = serve()
+    message = request(r"\boxed{132}", r"\boxed{132}")
+    message.items[0].grader = "boxed"
+    message.items[1].label = ""
+    reply = stub.ScoreBatch(message, timeout=30)
+    assert [scored.value for scored in reply.scores] == [1.0, 0.0]
+    assert reply.num_errors == 1
+    message.items[1].grader = "guess"
+    with pytest.raises(InvalidInputError, match="grader is 'guess'"):
+        score(stub, message)
+
+
+def stream_requests(*responses):
+    for index, response in enumerate(responses):
+        item = reward_pb2.ScoreItem(sample_id=f"s{index}", response=response, label="132")
+        yield reward_pb2.ScoreStreamRequest(item=item)
+
+
+def test_stream_sends_results_as_they_finish(serve):
+    stub, _ = serve(MISBEHAVING, num_workers=2)
+    results = list(stub.ScoreStream(stream_requests("sleep 0.5", "a", "ab", "hang", "abc"), timeout=30))
+    assert {(r.index, r.score.sample_id, r.score.value, r.score.rule) for r in results} == {
+        (0, "s0", 9.0, "string"),
+        (1, "s1", 1.0, "string"),
+        (2, "s2", 2.0, "string"),
+        (3, "s3", 0.0, "timeout"),
+        (4, "s4", 3.0, "string"),
+    }
+    assert [r.index for r in results][:2] == [1, 2], "quick ones do not wait for the slow one before them"
+
+
+def test_stream_answers_before_its_sender_is_done(serve):
+    stub, _ = serve()
+    may_go_on = threading.Event()
+
+    def requests():
+        yield from stream_requests(r"\boxed{132}")
+        assert may_go_on.wait(10)
+        yield from stream_requests(r"\boxed{1}")
+
+    results = stub.ScoreStream(requests(), timeout=30)
+    assert next(results).score.value == 1.0
+    may_go_on.set()
+    assert [(r.index, r.score.value) for r in results] == [(1, 0.0)]
+
+
+def test_empty_stream_ends(serve):
+    assert list(serve()[0].ScoreStream(iter(()), timeout=10)) == []
+
+
+def test_stream_longer_than_the_pool_waits_for_room(serve):
+    stub, replica = serve(max_pending_items=3)
+    results = list(stub.ScoreStream(stream_requests(*[r"\boxed{132}"] * 1000), timeout=60))
+    assert sorted(r.index for r in results) == list(range(1000))
+    assert replica.registry.get_sample_value("reward_samples_total", RIGHT) == 1000
+    assert replica.registry.get_sample_value("reward_calls_total", {"method": "ScoreStream", "code": "OK"}) == 1
+
+
+def test_unknown_grader_in_a_stream_is_refused(serve):
+    item = reward_pb2.ScoreItem(response="x", label="1", grader="guess")
+    stub, _ = serve()
+    with pytest.raises(InvalidInputError, match="grader is 'guess'"):
+        call(
+            lambda: list(stub.ScoreStream(iter([reward_pb2.ScoreStreamRequest(item=item)]), timeout=10)), peer="reward"
+        )
+
+
+def test_stream_past_its_deadline_or_cancelled_frees_the_worker(serve):
+    stub, _ = serve(MISBEHAVING)
+    with pytest.raises(DeadlineError):
+        call(lambda: list(stub.ScoreStream(stream_requests(*["hang"] * 50), timeout=0.3)), peer="reward")
+    results = stub.ScoreStream(stream_requests(*["hang"] * 50), timeout=30)
+    threading.Timer(0.2, results.cancel).start()
+    with pytest.raises(grpc.RpcError):
+        next(results)
+    started = time.monotonic()
+    assert score(stub, request("abc"))[0].value == 3.0
+    assert time.monotonic() - started < 0.8
+
+
+def test_a_call_too_many_is_refused_with_a_hint_and_health_still_answers(serve, stack):
+    stub, replica = serve(MISBEHAVING, max_calls=2)
+    slow = [stub.ScoreBatch.future(request("sleep 0.6"), timeout=30) for _ in range(2)]
+    time.sleep(0.2)
+    with pytest.raises(OverloadedError, match="2 calls wait for scores already") as caught:
+        score(stub, request("a"))
+    assert caught.value.retry_after_seconds == 1.0
+    with pytest.raises(OverloadedError):
+        call(lambda: list(stub.ScoreStream(stream_requests("a"), timeout=5)), peer="reward")
+    with open_channel(replica.address, NO_CREDENTIALS) as channel:
+        wait_for_health(channel, peer="reward", timeout_seconds=0.5)
+    assert [future.result().scores[0].rule for future in slow] == ["string", "string"]
+    assert score(stub, request("abc"))[0].value == 3.0
+
+
+def test_calls_in_progress_are_finished_before_a_stop(serve):
+    stub, replica = serve(MISBEHAVING)
+    running = stub.ScoreBatch.future(request("sleep 0.5", "abc"), timeout=30)
+    time.sleep(0.1)
+    started = time.monotonic()
+    replica.server.stop(grace_seconds=5)
+    assert time.monotonic() - started < 3, "the stop does not use up the grace"
+    assert [scored.value for scored in running.result().scores] == [9.0, 3.0]
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.ScoreBatch(request("a"), timeout=5)
+    assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+
+
+def test_replicas_share_the_calls_and_one_takes_over_when_the_other_stops(stack):
+    replicas = [stack.enter_context(reward_server()) for _ in range(2)]
+    addresses = [replica.address for replica in replicas]
+    stub = reward_pb2_grpc.RewardServiceStub(
+        stack.enter_context(open_balanced_channel(addresses, NO_CREDENTIALS, service=SERVICE))
+    )
+    # The channel balances over the replicas it has reached.
+    while not all(samples_of(replica) for replica in replicas):
+        score(stub, request(r"\boxed{132}"))
+    before = [samples_of(replica) for replica in replicas]
+    for _ in range(20):
+        score(stub, request(r"\boxed{132}"))
+    assert [samples_of(replica) - count for replica, count in zip(replicas, before, strict=True)] == [10, 10]
+    replicas[0].server.stop(grace_seconds=0)
+    before = samples_of(replicas[1])
+    assert [score(stub, request(r"\boxed{132}"))[0].value for _ in range(20)] == [1.0] * 20
+    assert samples_of(replicas[1]) - before == 20
+
+
+def samples_of(replica):
+    return replica.registry.get_sample_value("reward_samples_total", RIGHT) or 0
