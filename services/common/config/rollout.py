@@ -72,7 +72,7 @@ class EngineConfig(Section):
     """Where it runs."""
     tp: PositiveInt = 1
     """Tensor-parallel ranks of the engine."""
-    max_running_requests: PositiveInt = 128
+    max_running_requests: PositiveInt = 256
     """Requests decoded together."""
     context_length: PositiveInt = 2048
     """Most tokens of prompt and response together."""

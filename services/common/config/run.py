@@ -16,7 +16,7 @@ class RunConfig(Section):
     """Folder that holds one folder per run."""
     seed: NonNegativeInt = 0
     """Seed of everything random."""
-    steps: PositiveInt = 30
+    steps: PositiveInt = 40
     """Training steps of the run."""
 
 
