@@ -3,7 +3,8 @@
 Run as `python -m services.reward.worker FD SETTINGS MEMORY_BYTES`; FD is the control socket (SOCK_SEQPACKET). A message
 with a descriptor asks for a worker on that socket and is answered with its process id; a message with a process id asks
 to kill that worker, and is answered when it is gone. The template ends, and its workers with it, when the control
-socket closes. Workers speak JSON, one message a line. Linux only.
+socket closes. Workers speak JSON, one message a line. An isolated worker can open neither files nor sockets, so that an
+expression that slips into an `eval` somewhere reaches nothing. Linux only.
 """
 
 import ctypes
@@ -33,12 +34,12 @@ _PR_SET_PDEATHSIG = 1
 
 def main() -> None:
     """Serves with the graders of the settings on the command line."""
-    serve(make_graders(GraderSettings.from_json(sys.argv[2])))
+    serve(make_graders(GraderSettings.from_json(sys.argv[2])), is_isolated=True)
 
 
-def serve(graders: Mapping[str, Grader]) -> None:
+def serve(graders: Mapping[str, Grader], *, is_isolated: bool) -> None:
     """Forks workers with the graders until the control socket named on the command line closes."""
-    descriptor, _, memory_bytes = sys.argv[1:]
+    descriptor, _, memory_bytes = sys.argv[-3:]
     # Ctrl-C reaches the whole process group; the pool ends its workers itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Workers share the template's memory until they write to it, which a garbage collection would do everywhere.
@@ -46,15 +47,15 @@ def serve(graders: Mapping[str, Grader]) -> None:
     gc.freeze()
     with socket.socket(fileno=int(descriptor)) as control:
         control.send(READY_MESSAGE)
-        _answer_requests(control, graders, memory_bytes=int(memory_bytes))
+        _answer_requests(control, _Worker(graders, memory_bytes=int(memory_bytes), is_isolated=is_isolated))
 
 
-def _answer_requests(control: socket.socket, graders: Mapping[str, Grader], *, memory_bytes: int) -> None:
+def _answer_requests(control: socket.socket, worker: "_Worker") -> None:
     children: set[int] = set()
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, CONTROL_MESSAGE_BYTES, 1)
         if descriptors:
-            process_id = _fork_worker(descriptors[0], control, graders, memory_bytes=memory_bytes)
+            process_id = worker.fork(descriptors[0], control)
             children.add(process_id)
             control.send(b"%d" % process_id)
         elif message:
@@ -68,31 +69,44 @@ def _answer_requests(control: socket.socket, graders: Mapping[str, Grader], *, m
             return
 
 
-def _fork_worker(descriptor: int, control: socket.socket, graders: Mapping[str, Grader], *, memory_bytes: int) -> int:
-    template_id = os.getpid()
-    process_id = os.fork()
-    if process_id:
-        os.close(descriptor)
-        return process_id
-    try:
-        control.detach()
-        _die_with(template_id)
-        _keep_only(descriptor)
-        _limit_resources(memory_bytes)
-        _grade_items(graders)
-    finally:
-        os._exit(0)
+class _Worker:
+    """What every worker is: a fork that grades with the graders under its limits."""
 
+    def __init__(self, graders: Mapping[str, Grader], *, memory_bytes: int, is_isolated: bool) -> None:
+        self._graders = graders
+        self._memory_bytes = memory_bytes
+        self._is_isolated = is_isolated
 
-def _grade_items(graders: Mapping[str, Grader]) -> None:
-    with socket.socket(fileno=_WORKER_DESCRIPTOR) as connection, connection.makefile("rwb") as stream:
-        for line in stream:
-            item = json.loads(line)
-            judgement = judge(
-                graders[item["grader"]], prompt=item["prompt"], response=item["response"], label=item["label"]
-            )
-            stream.write(json.dumps(vars(judgement)).encode() + b"\n")
-            stream.flush()
+    def fork(self, descriptor: int, control: socket.socket) -> int:
+        """The process id of a worker on the descriptor, which moves to the worker; so does no control socket."""
+        template_id = os.getpid()
+        process_id = os.fork()
+        if process_id:
+            os.close(descriptor)
+            return process_id
+        try:
+            control.detach()
+            _die_with(template_id)
+            _keep_only(descriptor)
+            _limit_resources(self._memory_bytes)
+            if self._is_isolated:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (_WORKER_DESCRIPTOR + 1,) * 2)
+            self._grade_items()
+        finally:
+            os._exit(0)
+
+    def _grade_items(self) -> None:
+        with socket.socket(fileno=_WORKER_DESCRIPTOR) as connection, connection.makefile("rwb") as stream:
+            for line in stream:
+                item = json.loads(line)
+                judgement = judge(
+                    self._graders[item["grader"]],
+                    prompt=item["prompt"],
+                    response=item["response"],
+                    label=item["label"],
+                )
+                stream.write(json.dumps(vars(judgement)).encode() + b"\n")
+                stream.flush()
 
 
 def _die_with(template_id: int) -> None:

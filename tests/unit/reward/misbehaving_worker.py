@@ -1,6 +1,8 @@
 """A worker whose grader does what the response says; the pool's tests run it as a process."""
 
 import os
+import socket
+import sys
 import time
 
 from services.reward.scorer import Judgement, Rule
@@ -24,6 +26,11 @@ class MisbehavingGrader:
             bytearray(1 << 40)
         if response == "raise":
             raise ValueError("no such answer")
+        if response == "open":
+            with open("/dev/null") as file:
+                file.read()
+        if response == "connect":
+            socket.socket().close()
         if response == "print":
             os.write(1, b"noise on standard output\n")
         return Judgement(value=float(len(response)), rule=Rule.STRING, extracted=response)
@@ -36,4 +43,4 @@ class MisbehavingGrader:
 
 
 if __name__ == "__main__":
-    serve({"boxed": MisbehavingGrader()})
+    serve({"boxed": MisbehavingGrader()}, is_isolated="--isolated" in sys.argv)

@@ -10,6 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.common.errors import AbortedError, DeadlineError, OverloadedError, UnavailableError
+from services.reward.failure_scores import failure_value
 from services.reward.graders import GraderSettings
 from services.reward.metrics import RewardMetrics
 from services.reward.worker_pool import WorkerPool
@@ -158,6 +159,42 @@ def test_memory_limit_stops_a_greedy_grader_only(make_pool):
     assert (greedy.value, greedy.rule, greedy.error) == (0.0, "error", "MemoryError: ")
     assert fine.value == 3.0
     assert pool.process_ids == before
+
+
+def test_isolated_worker_opens_neither_files_nor_sockets(make_pool):
+    opened, connected, fine = score(make_pool(command=(*MISBEHAVING, "--isolated")), "open", "connect", "abc")
+    for scored in (opened, connected):
+        assert (scored.value, scored.rule) == (0.0, "error")
+        assert "Too many open files" in scored.error
+    assert fine.value == 3.0
+
+
+def test_only_isolation_keeps_a_worker_from_files_and_sockets(make_pool):
+    assert summary(score(make_pool(), "open", "connect")) == [(4.0, "string"), (7.0, "string")]
+
+
+def test_template_that_dies_is_started_again(make_pool):
+    pool = make_pool(num_workers=2)
+    before = set(pool.process_ids)
+    with open(f"/proc/{pool.process_ids[0]}/stat") as file:
+        template = int(file.read().rpartition(")")[2].split()[1])
+    os.kill(template, signal.SIGKILL)
+    wait_until(lambda: all(is_gone(process_id) for process_id in before))  # workers die with their template
+    assert summary(score(pool, *["abc"] * 20)) == [(3.0, "string")] * 20
+    assert not before & set(pool.process_ids)
+
+
+def test_killed_worker_is_replaced_within_a_moment(make_pool):
+    pool = make_pool(command=WORKER_COMMAND)
+    for _ in range(10):
+        os.kill(pool.process_ids[0], signal.SIGKILL)
+        started = time.monotonic()
+        assert score(pool, r"\boxed{12}", label="12")[0].value == 1.0
+        assert time.monotonic() - started < 0.5
+
+
+def test_graders_lowest_score_is_given_when_nothing_can_be_judged():
+    assert [failure_value(name) for name in ("boxed", "math", "dapo", "dapo_boxed")] == [0.0, 0.0, -1.0, -1.0]
 
 
 def test_output_of_a_grader_does_not_disturb_the_protocol(make_pool):
