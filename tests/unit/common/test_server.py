@@ -31,6 +31,12 @@ class ScriptedReward(reward_pb2_grpc.RewardServiceServicer):
             raise ZeroDivisionError("secret detail")
         return reward_pb2.ScoreBatchResponse(scores=[reward_pb2.Score(sample_id=request.request_id, value=1)])
 
+    def ScoreStream(self, request_iterator: Iterator[reward_pb2.ScoreStreamRequest], context: grpc.ServicerContext):
+        for index, request in enumerate(request_iterator):
+            if request.item.grader == "conflict":
+                raise StateConflictError("seen a, wanted b; do c first")
+            yield reward_pb2.ScoreStreamResponse(index=index)
+
 
 @pytest.fixture
 def registry() -> CollectorRegistry:
@@ -88,14 +94,29 @@ def test_overload_carries_a_retry_hint(channel: grpc.Channel) -> None:
     retry = error_details_pb2.RetryInfo()
     assert rpc_status.from_call(caught.value).details[1].Unpack(retry)
     assert retry.retry_delay.ToMilliseconds() == 2500
-    with pytest.raises(OverloadedError):
+    with pytest.raises(OverloadedError) as overloaded:
         score(channel, "overload")
+    assert overloaded.value.retry_after_seconds == 2.5
 
 
 def test_an_unexpected_error_tells_the_caller_nothing_of_its_inside(channel: grpc.Channel) -> None:
     with pytest.raises(FurlongError, match="INTERNAL") as caught:
         score(channel, "bug")
     assert "secret" not in str(caught.value)
+
+
+def test_a_stream_both_ways_passes_and_maps_its_error(channel: grpc.Channel, registry: CollectorRegistry) -> None:
+    stub = reward_pb2_grpc.RewardServiceStub(channel)
+    requests = [reward_pb2.ScoreStreamRequest() for _ in range(3)]
+    assert [reply.index for reply in stub.ScoreStream(iter(requests), timeout=5)] == [0, 1, 2]
+    requests[2].item.grader = "conflict"
+    replies = stub.ScoreStream(iter(requests), timeout=5)
+    assert [next(replies).index, next(replies).index] == [0, 1]
+    with pytest.raises(StateConflictError, match="do c first"):
+        call(lambda: next(replies), peer="reward")
+    labels = {"method": "ScoreStream"}
+    assert registry.get_sample_value("reward_calls_total", {**labels, "code": "OK"}) == 1
+    assert registry.get_sample_value("reward_calls_total", {**labels, "code": "FAILED_PRECONDITION"}) == 1
 
 
 def test_calls_are_counted_by_method_and_code(channel: grpc.Channel, registry: CollectorRegistry) -> None:
@@ -155,6 +176,9 @@ def test_a_wrong_token_is_refused_and_never_shown() -> None:
         stub = reward_pb2_grpc.RewardServiceStub(channel)
         with pytest.raises(grpc.RpcError) as caught:
             stub.ScoreBatch(reward_pb2.ScoreBatchRequest(), timeout=5)
+        assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
+        with pytest.raises(grpc.RpcError) as caught:
+            list(stub.ScoreStream(iter([reward_pb2.ScoreStreamRequest()]), timeout=5))
         assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
         header = (("authorization", "Bearer opensesame"),)
         assert stub.ScoreBatch(reward_pb2.ScoreBatchRequest(), timeout=5, metadata=header).scores
