@@ -65,7 +65,9 @@ class WorkerTemplate:
                 self._control.send(b"%d" % worker.process_id)
                 self._receive()
             except OSError as error:
+                # Its workers end with it, and a late answer cannot be taken for the next one's.
                 logger.warning("worker template lost, and its workers with it", extra={"detail": str(error)})
+                self._stop()
 
     def close(self) -> None:
         """Ends the template and every worker that is left. Closing twice does nothing."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from services.common.security import NO_CREDENTIALS
+from services.common.security import NO_CREDENTIALS, Credentials
 from services.common.server import Server
 from services.common.telemetry import CallMetrics
 from services.reward.graders import GraderSettings
@@ -48,6 +48,7 @@ def reward_server(
     max_pending_items: int = 100,
     max_batch_items: int = 8,
     max_calls: int = 30,
+    credentials: Credentials = NO_CREDENTIALS,
 ) -> Iterator[RewardServer]:
     """A replica that serves."""
     registry = CollectorRegistry()
@@ -67,7 +68,7 @@ def reward_server(
     server = Server(
         [reward_service(servicer)],
         address="127.0.0.1:0",
-        credentials=NO_CREDENTIALS,
+        credentials=credentials,
         metrics=CallMetrics("reward", registry),
         num_threads=max_calls + 8,
     )

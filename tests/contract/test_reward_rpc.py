@@ -1,5 +1,6 @@
 """RewardService over real gRPC in this process, with real workers."""
 
+import subprocess
 import threading
 import time
 from contextlib import ExitStack
@@ -11,8 +12,8 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from services.common.channels import call, open_balanced_channel, open_channel, wait_for_health
-from services.common.errors import DeadlineError, InvalidInputError, OverloadedError
-from services.common.security import NO_CREDENTIALS
+from services.common.errors import DeadlineError, InvalidInputError, OverloadedError, UnavailableError
+from services.common.security import NO_CREDENTIALS, Credentials
 from tests.contract.reward_servers import MISBEHAVING, SERVICE, reward_server
 
 RIGHT = {"grader": "boxed", "rule": "numeric", "outcome": "right"}
@@ -276,6 +277,30 @@ def test_replicas_share_the_calls_and_one_takes_over_when_the_other_stops(stack)
     before = samples_of(replicas[1])
     assert [score(stub, request(r"\boxed{132}"))[0].value for _ in range(20)] == [1.0] * 20
     assert samples_of(replicas[1]) - before == 20
+
+
+def test_replicas_are_balanced_with_certificates_and_a_token(stack, tmp_path):
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    names = ["-subj", "/CN=furlong", "-addext", "subjectAltName=DNS:localhost"]
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    command = ["openssl", "req", "-x509", *curve, "-days", "2", *names, *files]
+    subprocess.run(command, check=True, capture_output=True, timeout=30)
+    pem = certificate.read_bytes()
+    credentials = Credentials(token="right", certificate=pem, key=key.read_bytes(), authority=pem)
+    replicas = [stack.enter_context(reward_server(credentials=credentials)) for _ in range(2)]
+    addresses = [f"localhost:{replica.server.port}" for replica in replicas]
+    channel = stack.enter_context(open_balanced_channel(addresses, credentials, service=SERVICE))
+    stub = reward_pb2_grpc.RewardServiceStub(channel)
+    deadline = time.monotonic() + 20
+    while not all(samples_of(replica) for replica in replicas):
+        assert score(stub, request(r"\boxed{132}"))[0].value == 1.0
+        assert time.monotonic() < deadline
+
+
+def test_replica_whose_host_is_unknown_is_named():
+    with pytest.raises(UnavailableError, match=r"host 'no\.such\.host\.invalid' cannot be resolved"):
+        open_balanced_channel(["127.0.0.1:1", "no.such.host.invalid:2"], NO_CREDENTIALS, service=SERVICE)
 
 
 def samples_of(replica):

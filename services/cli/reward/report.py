@@ -38,6 +38,14 @@ def print_summary(console: Console, rows: Sequence[Row], scores: Sequence[Score]
     for rule, count in Counter(score.rule for score in scores).most_common():
         table.add_row(f"decided by {rule}", str(count), _share(count, num_samples))
     console.print(table)
+    num_boxed = sum("\\boxed" in row.item.response for row in rows)
+    if num_right == 0 and num_boxed:
+        console.print(
+            f"no score is positive although {num_boxed} replies have boxed answers; check the grader, the labels, and "
+            "whether replies end their thinking (--explain N shows one)",
+            style="yellow",
+            soft_wrap=True,
+        )
     times = sorted(score.seconds for row, score in zip(rows, scores, strict=True) if row.score is None)
     if times:
         mean = sum(score.value for score in scores) / num_samples

@@ -84,6 +84,12 @@ def test_number_labels_keep_their_digits(tmp_path: Path) -> None:
     assert [score["value"] for score in scores_of(out)] == [0.0, 1.0, 1.0]
 
 
+def test_nothing_right_beside_boxed_answers_is_pointed_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "in.jsonl", {**RIGHT, "reply": r"<think>\boxed{34}"}, {**RIGHT, "reply": "no idea"})
+    score_command(options(path))
+    assert "no score is positive although 1 replies have boxed answers" in capsys.readouterr().out
+
+
 def test_bad_lines_are_named_once_all_others_are_scored(tmp_path: Path) -> None:
     path = write(
         tmp_path / "in.jsonl", RIGHT, b"{oops", RIGHT, b"", [1], {"label": "1"}, b"\xff", {**RIGHT, "grader": "x"}
