@@ -102,7 +102,7 @@ class Score:
     extracted: str
     """The answer found in the response; empty if none was."""
     rule: str
-    """The rule that decided: string, numeric, no_answer, several_answers, bad_label, timeout, error."""
+    """The rule that decided, such as numeric, symbolic, no_answer, bad_label, timeout or error; see reward.proto."""
     seconds: float
     """Time the grader took."""
     error: str

@@ -13,13 +13,21 @@ from services.reward.scorer import Rule
 
 _MAX_TEXT = 500
 _MEANINGS = {
-    Rule.STRING: "compared as text after normalising",
-    Rule.NUMERIC: "compared as exact numbers",
-    Rule.NO_ANSWER: "no answer was found where the grader looks",
-    Rule.SEVERAL_ANSWERS: "there are several answers where one is wanted",
-    Rule.BAD_LABEL: "the label is no answer that can be compared",
-    Rule.TIMEOUT: "the grader was stopped at its time limit",
-    Rule.ERROR: "the grader could not judge this",
+    "string": "compared as text after normalising",
+    "numeric": "compared as exact numbers",
+    "symbolic": "compared as expressions",
+    "structure": "the kind or size of a list, set, tuple, interval, equation or matrix decided",
+    "choice": "letters of choices were compared",
+    "overlap": "shared words were counted",
+    "remote": "an HTTP service decided",
+    "custom": "the recipe's own function decided",
+    "mix": "a weighted sum of several graders and terms",
+    "too_complex": "a bound on size, depth or digits was passed before any work was started",
+    "no_answer": "no answer was found where the grader looks",
+    "several_answers": "there are several answers where one is wanted",
+    "bad_label": "the label is no answer that can be compared",
+    "timeout": "the grader was stopped at its time limit",
+    "error": "the grader could not judge this",
 }
 
 
@@ -62,7 +70,7 @@ def explain(console: Console, row: Row, score: Score) -> None:
     table = Table(title=f"line {row.number}", show_header=False)
     table.add_column("")
     table.add_column("", overflow="fold")
-    meaning = _MEANINGS.get(Rule(score.rule), "")
+    meaning = _MEANINGS.get(score.rule, "")
     for name, text in (
         ("prompt (end)", row.item.prompt[-_MAX_TEXT:]),
         ("reply (end)", row.item.response[-_MAX_TEXT:]),

@@ -89,11 +89,13 @@ class Score(google.protobuf.message.Message):
     sample_id: builtins.str
     """The item's sample_id."""
     value: builtins.float
-    """The score. Zero when the answer is wrong, missing or could not be graded."""
+    """The score. The grader's lowest (zero, or -1 for dapo) when the answer is wrong, missing or could not be graded."""
     extracted: builtins.str
     """The answer that was found in the response. Empty: none was found."""
     rule: builtins.str
-    """The rule that decided: string, numeric, no_answer, several_answers, bad_label, timeout, error."""
+    """The rule that decided: string, numeric, symbolic, structure, choice, overlap, remote, custom, mix, no_answer,
+    several_answers, bad_label, too_complex, timeout, error.
+    """
     seconds: builtins.float
     """Time the grader took, in seconds."""
     error: builtins.str
