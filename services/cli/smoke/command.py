@@ -57,7 +57,8 @@ def smoke_command(
 
 def heed_signals() -> None:
     """Lets SIGTERM and a closed terminal end the command as Ctrl-C does. Call it on the main thread."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    # SIGINT too: a shell starts its background jobs with it ignored.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
 
 

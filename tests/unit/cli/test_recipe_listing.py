@@ -20,7 +20,7 @@ def test_every_key_has_its_docstring_above_it() -> None:
     keys = [number for number, line in enumerate(lines) if " = " in line and not line.startswith("#")]
     assert len(keys) > 80
     assert all(lines[number - 1].startswith("# ") for number in keys)
-    position = lines.index("steps = 30")
+    position = lines.index("steps = 40")
     assert lines[position - 1] == "# Training steps of the run."
 
 
