@@ -1,11 +1,14 @@
 """What one training step reports, and the board where calls read it."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
 from services.common.records import PolicyVersion
+
+# How soon a stream of reports notices that its caller has left.
+_WATCH_POLL_SECONDS = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,13 +150,17 @@ class Board:
             self._reports.append(report)
             self._changed.notify_all()
 
-    def reports_from(self, first_step: int) -> Iterator[StepReport]:
-        """Reports of step first_step and later as they come, until the board is closed."""
+    def reports_from(self, first_step: int, *, is_watched: Callable[[], bool] = lambda: True) -> Iterator[StepReport]:
+        """Reports of step first_step and later as they come, until the board is closed or is_watched says no."""
         index = 0
-        while (report := self._report_at(index)) is not None:
-            index += 1
-            if report.step >= first_step:
-                yield report
+        while is_watched():
+            report = self._report_at(index)
+            if report is not None:
+                index += 1
+                if report.step >= first_step:
+                    yield report
+            elif self._is_closed:
+                return
 
     def raise_target(self, target_step: int) -> int:
         """Moves the goal up to target_step, never down; returns the goal in force."""
@@ -176,9 +183,10 @@ class Board:
             self._changed.notify_all()
 
     def wait_for_checkpoint(self, *, timeout_seconds: float) -> bool:
-        """Waits until no checkpoint is wanted any more; False when it takes too long."""
+        """Waits until no checkpoint is wanted any more; False when it takes too long or the board is closed."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._checkpoint_wanted, timeout_seconds)
+            self._changed.wait_for(lambda: not self._checkpoint_wanted or self._is_closed, timeout_seconds)
+            return not self._checkpoint_wanted
 
     def wait_for_work(self, *, step: int, timeout_seconds: float) -> tuple[bool, bool]:
         """Waits a while for work: (a step is to be done, a checkpoint is wanted)."""
@@ -194,5 +202,5 @@ class Board:
 
     def _report_at(self, index: int) -> StepReport | None:
         with self._changed:
-            self._changed.wait_for(lambda: len(self._reports) > index or self._is_closed)
+            self._changed.wait_for(lambda: len(self._reports) > index or self._is_closed, _WATCH_POLL_SECONDS)
             return self._reports[index] if len(self._reports) > index else None

@@ -30,7 +30,7 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         self, request: trainer_pb2.WatchStepsRequest, context: grpc.ServicerContext
     ) -> Iterator[trainer_pb2.WatchStepsResponse]:
         """Streams reports."""
-        for report in self._board.reports_from(request.first_step):
+        for report in self._board.reports_from(request.first_step, is_watched=context.is_active):
             yield trainer_pb2.WatchStepsResponse(report=report_to_proto(report))
 
     def SaveCheckpoint(
@@ -38,8 +38,10 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
     ) -> trainer_pb2.SaveCheckpointResponse:
         """Saves before the next step."""
         self._board.request_checkpoint()
-        if not self._board.wait_for_checkpoint(timeout_seconds=_CHECKPOINT_SECONDS):
-            raise DeadlineError(f"no checkpoint within {_CHECKPOINT_SECONDS:.0f} s; the running step takes longer")
+        remaining = context.time_remaining()
+        seconds = _CHECKPOINT_SECONDS if remaining is None else min(remaining, _CHECKPOINT_SECONDS)
+        if not self._board.wait_for_checkpoint(timeout_seconds=seconds):
+            raise DeadlineError(f"no checkpoint within {seconds:.1f} s; the trainer stops or its step takes longer")
         status = self._board.status
         return trainer_pb2.SaveCheckpointResponse(
             path=status.checkpoint_path, step=status.version.step if status.version else 0

@@ -91,6 +91,13 @@ def test_the_stream_of_steps_ends_with_the_service(board: Board, stub: trainer_p
     assert list(stream) == []
 
 
+def test_a_watcher_that_leaves_frees_its_thread(board: Board, stub: trainer_pb2_grpc.TrainerServiceStub) -> None:
+    # More watchers than the server has threads: the last call would wait for ever if they kept them.
+    for _ in range(40):
+        stub.WatchSteps(trainer_pb2.WatchStepsRequest(), timeout=10).cancel()
+    assert stub.GetStatus(trainer_pb2.GetStatusRequest(), timeout=10).phase == trainer_pb2.PHASE_STARTING
+
+
 def test_save_checkpoint_returns_when_it_is_saved(board: Board, stub: trainer_pb2_grpc.TrainerServiceStub) -> None:
     board.status.version = PolicyVersion(run_id="r", step=6)
     saver = threading.Timer(0.1, lambda: board.checkpoint_saved("/run/checkpoints/step-00000006"))
