@@ -122,7 +122,7 @@ def test_records_are_complete(first_run: FinishedRun) -> None:
     assert all(step["max_lag_steps"] == 0 for step in steps)
     assert (records / "learning_curve.png").stat().st_size > 10_000
     logs = {path.name for path in (records / "logs").iterdir()}
-    assert logs == {"reward.log", "rollout-0.log", "trainer-0.log", "valkey.log", "weights.log"}
+    assert logs == {"reward-0.log", "rollout-0.log", "trainer-0.log", "valkey.log", "weights.log"}
 
 
 def test_nothing_is_left_running(first_run: FinishedRun) -> None:
