@@ -194,7 +194,17 @@ def _start_server(
         metrics=process.call_metrics,
     )
     process.serve_metrics(address, deployment.metrics_ports.rollout[process.index])
-    weights = WeightsClient(deployment.addresses.weights, process.credentials, phase_timeout_seconds=phase_seconds)
+    _join_weights_service(process, engine, engine_id=engine_id, address=address)
+    server.set_serving()
+    return server
+
+
+def _join_weights_service(process: ServiceProcess, engine: Engine, *, engine_id: str, address: str) -> None:
+    """Registers the engine, and watches that it stays registered."""
+    phase_seconds = process.deployment.recipe.weights.phase_timeout_seconds
+    weights = WeightsClient(
+        process.deployment.addresses.weights, process.credentials, phase_timeout_seconds=phase_seconds
+    )
     weights.wait_until_serving(phase_seconds)
     membership = Membership(
         weights,
@@ -205,8 +215,6 @@ def _start_server(
     )
     membership.join()
     threading.Thread(target=membership.watch, name="membership", daemon=True).start()
-    server.set_serving()
-    return server
 
 
 if __name__ == "__main__":
