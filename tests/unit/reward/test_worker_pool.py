@@ -93,7 +93,7 @@ def test_empty_batch_is_done_at_once(make_pool):
 def test_the_products_worker_grades_boxes(make_pool):
     pool = make_pool(command=WORKER_COMMAND)
     [right, wrong, several] = score(pool, r"\boxed{12}", r"\boxed{13}", r"\boxed{12}\boxed{12}", label="12")
-    assert (right.value, right.rule, right.extracted, right.error) == (1.0, "numeric", "12", "")
+    assert (right.value, right.rule, right.extracted, right.error) == (1.0, "string", "12", "")
     assert 0 < right.seconds < LIMIT_SECONDS
     assert (wrong.value, wrong.rule, wrong.extracted) == (0.0, "numeric", "13")
     assert (several.value, several.rule) == (0.0, "several_answers")
@@ -274,5 +274,5 @@ def test_worker_imports_nothing_heavy():
     """A killed worker is replaced at once only if starting one is cheap."""
     code = "import sys, services.reward.worker; print(*sorted(sys.modules))"
     loaded = set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split())
-    assert "services.reward.boxed_grader" in loaded
+    assert "services.reward.graders.boxed" in loaded
     assert not loaded & {"grpc", "google.protobuf", "pydantic", "torch", "redis", "prometheus_client", "numpy"}

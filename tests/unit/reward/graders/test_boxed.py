@@ -5,7 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.reward.boxed_grader import BoxedGrader, answer_part_of, braced_text, compare, exact_number
+from services.reward.graders.boxed import BoxedGrader
+from services.reward.graders.comparison import compare
+from services.reward.graders.equality import Verdict
+from services.reward.graders.extraction import answer_part_of, braced_text
+from services.reward.graders.numerals import exact_number
 from services.reward.scorer import Rule
 
 
@@ -60,15 +64,16 @@ def test_score_of(response, label, value):
 @pytest.mark.parametrize(
     ("response", "rule", "extracted"),
     [
-        (r"\boxed{34}", Rule.NUMERIC, "34"),
+        (r"\boxed{34}", Rule.STRING, "34"),
         (r"\boxed{35}", Rule.NUMERIC, "35"),
-        (r"\boxed{ x }", Rule.STRING, "x"),
+        (r"\boxed{34.0}", Rule.NUMERIC, "34.0"),
+        (r"\boxed{ x }", Rule.SYMBOLIC, "x"),
         (r"34", Rule.NO_ANSWER, ""),
         (r"\boxed{34", Rule.NO_ANSWER, ""),
         (r"\boxed{1}\boxed{34", Rule.NO_ANSWER, ""),
         (r"\boxed{\frac{3}{4}}", Rule.NUMERIC, r"\frac{3}{4}"),
-        (r"\boxed{\{1, 2\}}", Rule.STRING, r"\{1, 2\}"),
-        (r"\boxed{\}}", Rule.STRING, r"\}"),
+        (r"\boxed{\{1, 2\}}", Rule.STRUCTURE, r"\{1, 2\}"),
+        (r"\boxed{\}}", Rule.STRUCTURE, r"\}"),
     ],
 )
 def test_rule_and_extracted_answer(response, rule, extracted):
@@ -79,12 +84,12 @@ def test_rule_and_extracted_answer(response, rule, extracted):
 @pytest.mark.parametrize(
     ("response", "value", "rule"),
     [
-        (r"<think>231</think>\boxed{132}<|endoftext|>", 1, Rule.NUMERIC),
+        (r"<think>231</think>\boxed{132}<|endoftext|>", 1, Rule.STRING),
         (r"<think></think>\boxed{162}<|endoftext|>", 0, Rule.NUMERIC),
         (r"<think></think>\boxed{132}\boxed{132}", 0, Rule.SEVERAL_ANSWERS),
         (r"<think></think>\boxed{1}\boxed{132}", 0, Rule.SEVERAL_ANSWERS),
-        (r"\boxed{\boxed{132}}", 0, Rule.SEVERAL_ANSWERS),
-        (r"<think>\boxed{1}</think>\boxed{132}", 1, Rule.NUMERIC),
+        (r"\boxed{\boxed{132}}", 1, Rule.STRING),
+        (r"<think>\boxed{1}</think>\boxed{132}", 1, Rule.STRING),
         (r"<think>\boxed{132}", 0, Rule.NO_ANSWER),
         (r"<think></think>132", 0, Rule.NO_ANSWER),
     ],
@@ -116,15 +121,15 @@ def test_braced_text_matches_nested_braces():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "-", "1e5", "1e999999999", "1 2", "½", "١٢", "1/2/3", "inf", "nan", "1_000", "0x1f"]
+    "text", ["", "-", "1e999999999", "1 2", "½", "١٢", "1/2/3", "inf", "nan", "1_000", "0x1f"]
 )
 def test_what_is_no_number(text):
     assert exact_number(text) is None
 
 
 def test_number_of_thousands_of_digits_is_compared_as_text():
-    assert compare("7" * 100_000, "7" * 100_000) == (True, Rule.STRING)
-    assert compare("7" * 100_000, "7" * 99_999 + "8") == (False, Rule.STRING)
+    assert compare("7" * 100_000, "7" * 100_000) == Verdict(True, Rule.STRING)
+    assert compare("7" * 100_000, "7" * 99_999 + "8") == Verdict(False, Rule.TOO_COMPLEX)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +160,7 @@ def test_no_text_makes_the_grader_raise(response, label):
 def test_spellings_of_a_number_are_equal_and_a_neighbour_is_not(number):
     text = f"{number.numerator}/{number.denominator}"
     latex = rf"\frac{{{number.numerator}}}{{{number.denominator}}}"
-    assert exact_number(text) == exact_number(latex) == number
+    assert exact_number(text) == number
     assert judge(rf"\boxed{{{latex}}}", text).value == 1
     neighbour = number + Fraction(1, 10**30)
     assert judge(rf"\boxed{{{neighbour.numerator}/{neighbour.denominator}}}", text).value == 0

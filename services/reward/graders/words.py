@@ -1,0 +1,35 @@
+r"""Answers in words: "\text{Evelyn}", "east", "no solution"."""
+
+import re
+
+_TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
+_FILLERS = re.compile(r"^(?:an?|the) ")
+_PUNCTUATION = re.compile(r"[\"'“”‘’`.,;:!?*]")
+_WORD = re.compile(r"[^\W\d_]{2,}")
+_COMMAND = re.compile(r"\\[A-Za-z]+")
+# Words of one meaning. The key is what both become.
+_SYNONYMS = {
+    "none": "no solution", "no solutions": "no solution", "no real solution": "no solution",
+    "no real solutions": "no solution", "there are no solutions": "no solution", "there is no solution": "no solution",
+    "does not exist": "undefined", "dne": "undefined", "true": "yes", "false": "no",
+}  # fmt: skip
+
+
+def is_wordy(text: str) -> bool:
+    """Whether the text, in normal spelling, is words rather than an expression."""
+    plain = _TEXT.sub(r" \1 ", text)
+    if "\\" in plain or not _WORD.search(plain):
+        return False
+    letters = sum(character.isalpha() or character.isspace() for character in plain)
+    return letters >= 0.7 * len(plain)
+
+
+def plain_words(text: str) -> str:
+    """The words alone: lower case, no commands, punctuation, parentheses around them or leading article."""
+    text = _TEXT.sub(r" \1 ", text)
+    text = _PUNCTUATION.sub("", _COMMAND.sub(" ", text).replace("-", " "))
+    text = " ".join(text.replace("{", " ").replace("}", " ").split()).casefold()
+    if text.startswith("(") and text.endswith(")"):
+        text = text[1:-1].strip()
+    text = _FILLERS.sub("", text)
+    return _SYNONYMS.get(text, text)
