@@ -1,5 +1,6 @@
 """Whether an answer is the label: the one judgement that the graders of mathematics share. Its time is bounded."""
 
+import re
 from fractions import Fraction
 
 from services.reward.graders.choices import choice_of_answer, choice_of_label, is_marked_choice
@@ -8,17 +9,17 @@ from services.reward.graders.expression import TooComplexError
 from services.reward.graders.extraction import last_box, without_end_of_turn
 from services.reward.graders.library import is_for_library, load_library, same_by_library
 from services.reward.graders.matching import same_value
-from services.reward.graders.numerals import exact_number, is_parted_by_commas
-from services.reward.graders.quantities import quantity_of
+from services.reward.graders.numerals import exact_number
 from services.reward.graders.spelling import normal_spelling
-from services.reward.graders.splitting import split_top
 from services.reward.graders.structure_reading import value_of
-from services.reward.graders.structures import Listing, Value
+from services.reward.graders.structures import Value
 from services.reward.graders.words import is_wordy, plain_words
 from services.reward.scorer import Rule
 
 # Longer texts are answers only if they are the label letter by letter.
 _MAX_CHARACTERS = 4000
+_THOUSANDS = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9]|,[0-9])")
+_BRACKET = re.compile(r"[(\[]|\\\{")
 
 
 def compare(answer: str, label: str) -> Verdict:
@@ -88,13 +89,15 @@ def _structural_verdict(answer: str, label: str) -> Verdict:
 
 
 def _readings(text: str) -> list[Value]:
-    """The structure of a text; of "100,200" both the number and the list."""
-    values = [value_of(text)] if exact_number(text) is None else []
-    if not values:
-        values = [quantity_of(text)]
-        if is_parted_by_commas(text):
-            values.append(Listing(tuple(value_of(part) for part in split_top(text, ","))))
+    """The structure of a text; of "100,200" both the number and the list. Within brackets commas part entries."""
+    values = [value_of(text)]
+    if "," in text and not _BRACKET.search(text) and (joined := _THOUSANDS.sub(_without_commas, text)) != text:
+        values.insert(0, value_of(joined))
     return values
+
+
+def _without_commas(match: re.Match[str]) -> str:
+    return match.group().replace(",", "")
 
 
 def _unboxed(label: str) -> str:

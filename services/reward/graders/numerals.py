@@ -32,8 +32,3 @@ def exact_number(text: str) -> Fraction | None:
         if int(denominator) != 0:
             return Fraction(int(f"{sign}{numerator}"), int(denominator))
     return None
-
-
-def is_parted_by_commas(text: str) -> bool:
-    """Whether the text may also be read as a list: digits parted by commas and nothing else."""
-    return "," in text and exact_number(text) is not None

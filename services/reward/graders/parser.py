@@ -20,6 +20,7 @@ _GREEK = frozenset((
 _INVERSES = {
     "sin": "arcsin", "cos": "arccos", "tan": "arctan", "asin": "arcsin", "acos": "arccos", "atan": "arctan",
 }  # fmt: skip
+_NO_FACTORS = frozenset(("pm", "mp", "}", "|", "rfloor", "rceil", "rangle"))
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _INTEGER = re.compile(r"[0-9]+")
 
@@ -114,7 +115,7 @@ class _Parser:
             raise UnreadableError("a number follows without an operator")
         if token.kind == "sign":
             return token.text in "([{" or (token.text == "|" and self._num_open_bars == 0)
-        return token.kind == "name" or (token.kind == "command" and token.text not in ("pm", "mp", "}", "|"))
+        return token.kind == "name" or (token.kind == "command" and token.text not in _NO_FACTORS)
 
     def _factor(self) -> Node:
         node = self._primary()

@@ -52,6 +52,8 @@ _SYNONYMS = (
     (re.compile(r"\\(?:ast)(?![A-Za-z])"), "*"),
     (re.compile(r"\*\*"), "^"),
 )
+_TEXT_NUMBER = re.compile(r"\\text\s*\{\s*([-+]?[0-9][-+0-9.,/ ]*)\}")
+_TEXT_SIGN = re.compile(r"\\text\s*\{\s*(\\(?:dollar|euro|pound)|\\?%)\s*\}")
 _NO_COMMANDS = re.compile(r"[^\\*={~]*")
 _TRAILING = re.compile(r"(?:\\\\|[.,;:\s])+$")
 _LEADING = re.compile(
@@ -93,7 +95,7 @@ def _commands_spelled(text: str) -> str:
     text = _DEGREE.sub(r"\\degree ", text)
     for pattern, replacement in _SYNONYMS:
         text = pattern.sub(replacement, text)
-    return text
+    return _TEXT_SIGN.sub(r"\1 ", _TEXT_NUMBER.sub(r"\1", text)) if r"\text" in text else text
 
 
 def _strip_end(text: str) -> str:

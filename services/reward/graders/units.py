@@ -55,12 +55,15 @@ _DEGREE_UNIT = re.compile(r"\s*\\degree\s*(?:\\text\s*\{\s*([CF])\s*\}|([CF]))?$
 _CURRENCIES = {r"\dollar": "dollar", r"\euro": "euro", r"\pound": "pound"}
 _CURRENCY = re.compile(r"(-?)\s*(\\(?:dollar|euro|pound))(?![A-Za-z])\s*")
 _NO_UNITS = frozenset(("and", "or", "if", "for", "pi", "i", "e", "x", "y", "mod", "base", "to"))
+_ANGLE_FUNCTION = re.compile(r"\\?(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 _MULTIPLES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 
 
 def split_unit(text: str) -> tuple[str, Unit | None]:
     """The text without its unit, and the unit; (text, None) when it has none."""
     text, currency = _without_currency(text)
+    if _ANGLE_FUNCTION.search(text):
+        return text, currency
     if match := _DEGREE_UNIT.search(text):
         name = {"C": "celsius", "F": "fahrenheit"}.get(match.group(1) or match.group(2) or "", "degree")
         return _with_rest(text, match, named_unit(name, 1), currency)
@@ -118,7 +121,11 @@ def _without_currency(text: str) -> tuple[str, Unit | None]:
 
 
 def _plain_unit(match: re.Match[str]) -> Unit | None:
-    name = match.group(1).strip().casefold()
+    first, _, rest = match.group(1).strip().casefold().partition(" ")
+    if first in _MULTIPLES:
+        # The number's own word; split_multiple reads it.
+        return None
+    name = f"{first} {rest}".strip()
     has_space = match.group(0).startswith(" ")
     if len(name) <= 2 and not has_space and name not in ("cm", "km", "kg", "ft", "mm", "ml", "mi", "hr"):
         return None
