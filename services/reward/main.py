@@ -4,10 +4,10 @@ import sys
 from collections.abc import Sequence
 
 from services.common.config.rollout import RewardConfig
-from services.common.errors import FurlongError
+from services.common.errors import ConfigError, FurlongError
 from services.common.server import Server
 from services.common.service_process import ServiceProcess, open_service_process, stop_on_signals
-from services.reward.graders import GraderSettings
+from services.reward.graders import GraderNameError, GraderSettings, require_allowed
 from services.reward.metrics import RewardMetrics
 from services.reward.servicer import RewardServicer, reward_service
 from services.reward.worker_pool import WorkerPool
@@ -47,15 +47,30 @@ def make_pool(config: RewardConfig, metrics: RewardMetrics) -> WorkerPool:
     """The pool of a recipe, ready to grade.
 
     Raises:
+        ConfigError: there is no such grader.
         UnavailableError: a worker cannot start.
     """
     return WorkerPool(
         num_workers=config.workers,
-        settings=GraderSettings(require_single_box=config.require_single_box),
+        settings=_settings(config),
         limits=WorkerLimits(limit_seconds=config.limit_seconds, memory_bytes=config.memory_limit_mb * 1024 * 1024),
         max_pending_items=_PENDING_BATCHES * config.max_batch_items,
         metrics=metrics,
         zero_watch=ZeroScoreWatch(metrics, window_samples=config.zero_window_samples),
+    )
+
+
+def _settings(config: RewardConfig) -> GraderSettings:
+    try:
+        require_allowed(config.grader, config.external_graders)
+    except GraderNameError as error:
+        raise ConfigError(f"reward.grader: {error}") from error
+    return GraderSettings(
+        require_single_box=config.require_single_box,
+        require_think_end=config.require_think_end,
+        external_graders=config.external_graders,
+        remote_timeout_seconds=config.remote_timeout_seconds,
+        remote_retries=config.remote_retries,
     )
 
 
@@ -65,6 +80,7 @@ def _open_server(process: ServiceProcess, pool: WorkerPool, metrics: RewardMetri
     servicer = RewardServicer(
         pool,
         default_grader=config.grader,
+        external_graders=config.external_graders,
         max_batch_items=config.max_batch_items,
         max_calls=config.max_calls,
         metrics=metrics,

@@ -3,6 +3,7 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from services.common.records import Score
+from services.reward.graders.specification import GRADER_NAMES, MIX_PREFIX, is_remote
 
 _SECONDS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
@@ -41,6 +42,16 @@ class RewardMetrics:
 
     def observe(self, *, grader: str, score: Score) -> None:
         """Counts one graded sample."""
+        family = grader_family(grader)
         outcome = "error" if score.error else "right" if score.value > 0 else "wrong"
-        self.samples.labels(grader=grader, rule=score.rule, outcome=outcome).inc()
-        self.grade_seconds.labels(grader=grader).observe(score.seconds)
+        self.samples.labels(grader=family, rule=score.rule, outcome=outcome).inc()
+        self.grade_seconds.labels(grader=family).observe(score.seconds)
+
+
+def grader_family(grader: str) -> str:
+    """The grader's name as a label: the names of mixes, URLs and functions have no end."""
+    if grader in GRADER_NAMES:
+        return grader
+    if grader.startswith(MIX_PREFIX):
+        return "mix"
+    return "remote" if is_remote(grader) else "custom"

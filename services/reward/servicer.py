@@ -1,7 +1,7 @@
 """RewardService over a worker pool."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import grpc
@@ -9,7 +9,13 @@ from furlong.reward.v1 import reward_pb2, reward_pb2_grpc
 
 from services.common.errors import FurlongError, OverloadedError
 from services.common.server import ServedService
-from services.reward.conversions import item_from_proto, items_from_proto, score_to_proto, scores_to_proto
+from services.reward.conversions import (
+    GraderNames,
+    item_from_proto,
+    items_from_proto,
+    score_to_proto,
+    scores_to_proto,
+)
 from services.reward.metrics import RewardMetrics
 from services.reward.pending import PendingStream
 from services.reward.worker_pool import WorkerPool
@@ -25,11 +31,23 @@ class RewardServicer(reward_pb2_grpc.RewardServiceServicer):
     """Scores batches and streams; a call that ends early frees its workers and what it had queued."""
 
     def __init__(
-        self, pool: WorkerPool, *, default_grader: str, max_batch_items: int, max_calls: int, metrics: RewardMetrics
+        self,
+        pool: WorkerPool,
+        *,
+        default_grader: str,
+        external_graders: Sequence[str],
+        max_batch_items: int,
+        max_calls: int,
+        metrics: RewardMetrics,
     ) -> None:
-        """At most max_calls run at once; more are refused with a hint when to try again."""
+        """Serves the pool.
+
+        Args:
+            external_graders: the remote and custom graders that requests may name.
+            max_calls: most calls at once; more are refused with a hint when to try again.
+        """
         self._pool = pool
-        self._default_grader = default_grader
+        self._names = GraderNames(default=default_grader, external=tuple(external_graders))
         self._max_batch_items = max_batch_items
         self._max_calls = max_calls
         self._metrics = metrics
@@ -39,7 +57,7 @@ class RewardServicer(reward_pb2_grpc.RewardServiceServicer):
         self, request: reward_pb2.ScoreBatchRequest, context: grpc.ServicerContext
     ) -> reward_pb2.ScoreBatchResponse:
         """See reward.proto."""
-        items = items_from_proto(request, default_grader=self._default_grader, max_batch_items=self._max_batch_items)
+        items = items_from_proto(request, names=self._names, max_batch_items=self._max_batch_items)
         with self._admitted():
             batch = self._pool.submit(items)
             if not context.add_callback(batch.cancel):
@@ -71,7 +89,7 @@ class RewardServicer(reward_pb2_grpc.RewardServiceServicer):
     ) -> None:
         try:
             for request in requests:
-                item = item_from_proto(request.item, default_grader=self._default_grader)
+                item = item_from_proto(request.item, batch_grader="", names=self._names)
                 index = stream.admit()
                 if index is None:
                     return

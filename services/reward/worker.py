@@ -34,7 +34,8 @@ _PR_SET_PDEATHSIG = 1
 
 def main() -> None:
     """Serves with the graders of the settings on the command line."""
-    serve(make_graders(GraderSettings.from_json(sys.argv[2])), is_isolated=True)
+    settings = GraderSettings.from_json(sys.argv[2])
+    serve(make_graders(settings), is_isolated=not settings.needs_outside)
 
 
 def serve(graders: Mapping[str, Grader], *, is_isolated: bool) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from services.common.errors import AbortedError, DeadlineError, OverloadedError, UnavailableError
 from services.common.records import Score
-from services.reward.failure_scores import failure_value
+from services.reward.failure_scores import FAILURE_RULES, failure_value
 from services.reward.graders import GraderSettings
 from services.reward.metrics import RewardMetrics
 from services.reward.pending import PendingBatch, ScoreReceiver
@@ -169,7 +169,7 @@ class WorkerPool:
                 logger.warning("grading worker lost", extra={"sample_id": job.item.sample_id, "detail": str(error)})
                 self._kill_worker(slot, cause="died")
         return Score(
-            value=judgement.value,
+            value=failure if judgement.rule in FAILURE_RULES else judgement.value,
             extracted=judgement.extracted,
             rule=judgement.rule,
             seconds=time.monotonic() - started,

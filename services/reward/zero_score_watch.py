@@ -5,7 +5,7 @@ import threading
 from dataclasses import dataclass
 
 from services.common.records import Score
-from services.reward.metrics import RewardMetrics
+from services.reward.metrics import RewardMetrics, grader_family
 from services.reward.worker_process import GradeItem
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,8 @@ class ZeroScoreWatch:
     def observe(self, item: GradeItem, score: Score) -> None:
         """Counts one graded sample."""
         with self._lock:
-            window = self._windows.setdefault(item.grader, _Window())
+            family = grader_family(item.grader)
+            window = self._windows.setdefault(family, _Window())
             window.num_samples += 1
             window.num_positive += score.value > 0
             if window.num_positive == 0 and any(box in item.response for box in _BOXES):
@@ -47,8 +48,8 @@ class ZeroScoreWatch:
                 window.example, window.example_extracted = item, score.extracted
             if window.num_samples < self._window_samples:
                 return
-            del self._windows[item.grader]
-            self._judge(item.grader, window)
+            del self._windows[family]
+            self._judge(family, window)
 
     def _judge(self, grader: str, window: _Window) -> None:
         is_suspect = window.num_positive == 0 and window.example is not None

@@ -63,7 +63,12 @@ def reward_server(
         command=command,
     )
     servicer = RewardServicer(
-        pool, default_grader="boxed", max_batch_items=max_batch_items, max_calls=max_calls, metrics=metrics
+        pool,
+        default_grader="boxed",
+        external_graders=(),
+        max_batch_items=max_batch_items,
+        max_calls=max_calls,
+        metrics=metrics,
     )
     server = Server(
         [reward_service(servicer)],

@@ -74,9 +74,9 @@ def test_service_scores_serves_metrics_and_ends_in_order(start, deployment):
         stub = reward_pb2_grpc.RewardServiceStub(channel)
         item = reward_pb2.ScoreItem(response=r"<think>231</think>\boxed{132}", label="132")
         reply = call(lambda: stub.ScoreBatch(reward_pb2.ScoreBatchRequest(items=[item]), timeout=30), peer="reward")
-    assert [(score.value, score.rule) for score in reply.scores] == [(1.0, "numeric")]
+    assert [(score.value, score.rule) for score in reply.scores] == [(1.0, "string")]
     with urllib.request.urlopen(f"http://127.0.0.1:{deployment.metrics_ports.reward[0]}/metrics") as page:
-        assert 'reward_samples_total{grader="boxed",outcome="right",rule="numeric"} 1.0' in page.read().decode()
+        assert 'reward_samples_total{grader="boxed",outcome="right",rule="string"} 1.0' in page.read().decode()
     workers = descendants_of(process.pid)
     assert len(workers) == 3, "the template and two workers"
     process.send_signal(signal.SIGTERM)

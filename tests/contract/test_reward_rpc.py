@@ -16,7 +16,7 @@ from services.common.errors import DeadlineError, InvalidInputError, OverloadedE
 from services.common.security import NO_CREDENTIALS, Credentials
 from tests.contract.reward_servers import MISBEHAVING, SERVICE, reward_server
 
-RIGHT = {"grader": "boxed", "rule": "numeric", "outcome": "right"}
+RIGHT = {"grader": "boxed", "rule": "string", "outcome": "right"}
 
 
 @pytest.fixture
@@ -63,14 +63,17 @@ def test_scores_come_back_in_order_with_their_reasons(serve):
         request(r"<think>231</think>\boxed{132}<|endoftext|>", "132", r"\boxed{1}", r"\boxed{132}\boxed{132}"),
     )
     assert [(s.sample_id, s.value, s.rule, s.extracted) for s in scores] == [
-        ("s0", 1.0, "numeric", "132"),
+        ("s0", 1.0, "string", "132"),
         ("s1", 0.0, "no_answer", ""),
         ("s2", 0.0, "numeric", "1"),
         ("s3", 0.0, "several_answers", "132"),
     ]
     assert all(0 < s.seconds < 1 and not s.error for s in scores)
     assert registry.get_sample_value("reward_samples_total", RIGHT) == 1
-    assert registry.get_sample_value("reward_samples_total", {**RIGHT, "outcome": "wrong"}) == 1
+    assert (
+        registry.get_sample_value("reward_samples_total", {"grader": "boxed", "rule": "numeric", "outcome": "wrong"})
+        == 1
+    )
     assert registry.get_sample_value("reward_pending_items") == 0
 
 
@@ -162,6 +165,16 @@ def test_items_of_a_batch_may_name_their_graders_and_errors_are_counted(serve):
     message.items[1].grader = "guess"
     with pytest.raises(InvalidInputError, match="grader is 'guess'"):
         score(stub, message)
+
+
+def test_graders_that_reach_out_are_served_only_if_the_recipe_names_them(serve):
+    stub, _ = serve()
+    with pytest.raises(InvalidInputError, match=r"grader 'os:system' reaches out of the service"):
+        score(stub, request("true", grader="os:system"))
+    with pytest.raises(InvalidInputError, match=r"grader 'remote:http://a/' reaches out"):
+        score(stub, request("x", grader="mix:1*remote:http://a/"))
+    assert score(stub, request(r"\boxed{132}", grader="mix:0.5*math,0.25*format"))[0].value == 0.75
+    assert score(stub, request("Answer: 131", grader="dapo"))[0].value == -1.0
 
 
 def stream_requests(*responses):
@@ -267,8 +280,10 @@ def test_replicas_share_the_calls_and_one_takes_over_when_the_other_stops(stack)
         stack.enter_context(open_balanced_channel(addresses, NO_CREDENTIALS, service=SERVICE))
     )
     # The channel balances over the replicas it has reached.
+    deadline = time.monotonic() + 20
     while not all(samples_of(replica) for replica in replicas):
         score(stub, request(r"\boxed{132}"))
+        assert time.monotonic() < deadline
     before = [samples_of(replica) for replica in replicas]
     for _ in range(20):
         score(stub, request(r"\boxed{132}"))

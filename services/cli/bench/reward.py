@@ -19,7 +19,7 @@ from services.reward.bench.agreement import Agreement, agreement_by_class, read_
 from services.reward.bench.figures import MixFigures, Target, figures_of, targets_of
 from services.reward.bench.mixes import MIXES
 from services.reward.bench.timing import Round, run_round
-from services.reward.graders import GRADER_NAMES, GraderSettings
+from services.reward.graders import GraderSettings
 from services.reward.metrics import RewardMetrics
 from services.reward.worker_pool import WorkerPool
 from services.reward.worker_process import WorkerLimits
@@ -86,14 +86,13 @@ def _alternating_rounds(
     name: str, pool: WorkerPool, reference: WorkerPool, options: BenchOptions
 ) -> tuple[list[Round], list[Round]]:
     """Both graders see the same samples in every round; who goes first changes from round to round."""
-    grader = "math" if "math" in GRADER_NAMES else "boxed"
     ours: list[Round] = []
     theirs: list[Round] = []
     order = [(pool, ours), (reference, theirs)]
     for number in range(options.num_rounds):
         samples = MIXES[name](options.num_samples, random.Random(f"{options.seed} {name} {number}"))
         for measured, rounds in order if number % 2 == 0 else reversed(order):
-            rounds.append(run_round(measured, samples, grader=grader, num_clients=options.num_workers))
+            rounds.append(run_round(measured, samples, grader="math", num_clients=options.num_workers))
     return ours, theirs
 
 

@@ -8,7 +8,15 @@ from pathlib import Path
 from services.common.errors import ConfigError
 from services.common.records import Score
 from services.reward.failure_scores import failure_value
-from services.reward.graders import GRADER_NAMES
+from services.reward.graders.specification import (
+    MIX_PREFIX,
+    GraderNameError,
+    check_name,
+    is_custom,
+    is_remote,
+    require_allowed,
+    terms_of,
+)
 from services.reward.scorer import Rule
 from services.reward.worker_process import GradeItem
 
@@ -56,11 +64,10 @@ def _row(number: int, line: bytes, *, grader: str) -> Row:
     reply, label = value.get("reply"), value.get("label")
     if not problem and "reply" not in value:
         problem = "has no reply; wanted an object with reply and label"
-    if not problem and own_grader not in GRADER_NAMES:
-        problem = f"grader is {own_grader!r}; wanted one of {', '.join(GRADER_NAMES)}"
+    problem = problem or _grader_problem(own_grader, grader)
     item = GradeItem(
         sample_id=str(number),
-        grader=str(own_grader) if own_grader in GRADER_NAMES else grader,
+        grader=grader if problem else str(own_grader),
         prompt=_text(value.get("prompt")) or "",
         response=_text(reply) or "",
         label=_text(label) or "",
@@ -89,6 +96,28 @@ def _parse(line: bytes) -> tuple[Mapping[str, object], str]:
     if not isinstance(value, dict):
         return {}, f"is {_shown(value)}; wanted an object with reply and label"
     return value, ""
+
+
+def external_graders(grader: str) -> tuple[str, ...]:
+    """The remote and custom graders in the name of a grader.
+
+    Raises:
+        GraderNameError: there is no such grader.
+    """
+    check_name(grader)
+    parts = [term.name for term in terms_of(grader)] if grader.startswith(MIX_PREFIX) else [grader]
+    return tuple(part for part in parts if is_remote(part) or is_custom(part))
+
+
+def _grader_problem(own_grader: object, grader: str) -> str:
+    """What is wrong with a line's own grader; empty if nothing is. It may reach out only where the command's does."""
+    if own_grader == grader:
+        return ""
+    try:
+        require_allowed(str(own_grader), external_graders(grader))
+    except GraderNameError as error:
+        return str(error)
+    return ""
 
 
 def _text(value: object) -> str | None:

@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from services.cli.reward.report import explain, print_summary
-from services.cli.reward.rows import Row, read_rows
+from services.cli.reward.rows import Row, external_graders, read_rows
 from services.common.errors import ConfigError, InvalidInputError
 from services.common.records import Score
-from services.reward.graders import GRADER_NAMES, GraderSettings
+from services.reward.graders import GraderNameError, GraderSettings
 from services.reward.item_feed import scores_as_they_finish
 from services.reward.metrics import RewardMetrics
 from services.reward.worker_pool import WorkerPool
@@ -52,8 +52,10 @@ def score_command(options: ScoreOptions) -> None:
         ConfigError: the file or OUT cannot be opened.
         InvalidInputError: the grader is unknown, or lines are bad: they are named once all others are scored.
     """
-    if options.grader not in GRADER_NAMES:
-        raise InvalidInputError(f"grader is {options.grader!r}; wanted one of {', '.join(GRADER_NAMES)}")
+    try:
+        external_graders(options.grader)
+    except GraderNameError as error:
+        raise InvalidInputError(f"--grader: {error}") from error
     rows = read_rows(options.path, grader=options.grader)
     console = Console()
     if options.explain_line is not None:
@@ -95,7 +97,7 @@ def _make_pool(options: ScoreOptions) -> WorkerPool:
     metrics = RewardMetrics(CollectorRegistry())
     return WorkerPool(
         num_workers=options.num_workers,
-        settings=GraderSettings(require_single_box=False),
+        settings=GraderSettings(require_single_box=False, external_graders=external_graders(options.grader)),
         limits=WorkerLimits(limit_seconds=options.limit_seconds, memory_bytes=options.memory_limit_mb * 1024 * 1024),
         max_pending_items=_ITEMS_IN_HAND,
         metrics=metrics,

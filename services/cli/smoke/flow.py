@@ -19,6 +19,7 @@ from services.cli.smoke.launch import Cluster, RunIdentity, RunPlan, new_identit
 from services.cli.smoke.options import SmokeOptions, new_recipe, resumed_recipe, run_name
 from services.cli.smoke.preflight import (
     prepare_model,
+    require_grader,
     require_machine,
     require_prompts,
     require_queue_server,
@@ -100,6 +101,7 @@ def _recipe_and_folder(options: SmokeOptions) -> tuple[Recipe, RunFolder]:
 def _prepare(recipe: Recipe, folder: RunFolder, options: SmokeOptions, world: World) -> RunPlan:
     """Preflight, then the folder: no record changes before all of the preflight has passed."""
     world.view.progress("checking prompts, ports and machine")
+    require_grader(recipe)
     model_directory = prepare_model(recipe, world.cache_directory)
     prompts = require_prompts(recipe, model_directory)
     chooser = PortChooser(start=os.getpid() * 37, is_free=is_port_free)

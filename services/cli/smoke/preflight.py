@@ -9,6 +9,7 @@ from services.common.prompts.prompt_source import PromptSource, open_prompt_sour
 from services.common.prompts.tokenizer import Tokenizer
 from services.common.redis_connection import open_redis
 from services.common.tiny_model.making import make_tiny_model
+from services.reward.graders.specification import GraderNameError, require_allowed
 
 
 def require_machine(facts: MachineFacts, recipe: Recipe) -> None:
@@ -35,6 +36,18 @@ def require_queue_server(url: str) -> None:
         open_redis(url, timeout_seconds=3.0).close()
     except UnavailableError as error:
         raise ConfigError(str(error)) from error
+
+
+def require_grader(recipe: Recipe) -> None:
+    """Returns when the recipe's grader exists and may be used.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    try:
+        require_allowed(recipe.reward.grader, recipe.reward.external_graders)
+    except GraderNameError as error:
+        raise ConfigError(f"reward.grader: {error}") from error
 
 
 def prepare_model(recipe: Recipe, cache_directory: Path) -> Path:

@@ -126,8 +126,13 @@ class RewardConfig(Section):
     """Where it listens; replica i listens two ports further per replica."""
     replicas: PositiveInt = 1
     """Reward services; calls go to them in turns."""
-    grader: Literal["boxed"] = "boxed"
-    """Grader of the run."""
+    grader: str = "boxed"
+    """Grader of the run: boxed, math, dapo, f1, gpqa, exact, remote:URL, package.module:function, or a weighted mix
+    such as mix:0.9*boxed,0.1*format."""
+    external_graders: tuple[str, ...] = ()
+    """Remote and custom graders that may be used; workers lose their isolation for them."""
+    require_think_end: bool = False
+    """The boxed grader gives a response no credit in which no thinking ends."""
     require_end_token: bool = True
     """A response cut at the token limit scores 0 whatever it contains."""
     require_single_box: bool = True
@@ -136,6 +141,10 @@ class RewardConfig(Section):
     """Worker processes of a replica."""
     limit_seconds: PositiveFloat = 1.0
     """Most time a grader may take for one sample; the worker is killed then."""
+    remote_timeout_seconds: PositiveFloat = 0.3
+    """Most time for one request of a remote grader; requests and retries together stay within `limit_seconds`."""
+    remote_retries: NonNegativeInt = 2
+    """Further requests of a remote grader after one without a usable answer."""
     memory_limit_mb: PositiveInt = 1024
     """Most address space of a worker above what it needs to start."""
     max_batch_items: PositiveInt = 4096

@@ -83,6 +83,11 @@ def test_every_command_has_examples_or_says_what_it_does(tmp_path: Path) -> None
             "name the right ones with --input-key and --label-key",
         ),
         (
+            ("smoke", "--set", "reward.grader=my.module:function"),
+            "reward.grader: grader 'my.module:function' reaches out of the service, and of such graders none may be "
+            "used; add it to reward.external_graders",
+        ),
+        (
             ("smoke", "--set", "redis.url=redis://127.0.0.1:1/0"),
             "Redis at redis://127.0.0.1:1/0 does not answer: Error 111 connecting to 127.0.0.1:1. Connection refused.; "
             "wanted a Redis 6.2 or Valkey server there, start it, correct redis.url, "

@@ -194,7 +194,13 @@ def test_killed_worker_is_replaced_within_a_moment(make_pool):
 
 
 def test_graders_lowest_score_is_given_when_nothing_can_be_judged():
-    assert [failure_value(name) for name in ("boxed", "math", "dapo", "dapo_boxed")] == [0.0, 0.0, -1.0, -1.0]
+    assert [failure_value(name) for name in ("boxed", "math", "dapo", "dapo:boxed", "dapo.py:f")] == [
+        0.0,
+        0.0,
+        -1.0,
+        -1.0,
+        0.0,
+    ]
 
 
 def test_output_of_a_grader_does_not_disturb_the_protocol(make_pool):

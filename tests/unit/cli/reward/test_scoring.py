@@ -44,14 +44,15 @@ def test_scores_come_one_a_line_in_order(tmp_path: Path, capsys: pytest.CaptureF
     assert [score["value"] for score in scores] == [1.0, 0.0] * 100
     assert {key: scores[0][key] for key in ("extracted", "rule", "error")} == {
         "extracted": "34",
-        "rule": "numeric",
+        "rule": "string",
         "error": "",
     }
     assert 0 < float(str(scores[0]["seconds"])) < 1
     printed = capsys.readouterr().out
     assert "200 samples" in printed
-    assert "│ right (accuracy)   │     100 │  50.0% │" in printed
-    assert "│ decided by numeric │     200 │ 100.0% │" in printed
+    assert "│ right (accuracy)   │     100 │ 50.0% │" in printed
+    assert "│ decided by string  │     100 │ 50.0% │" in printed
+    assert "│ decided by numeric │     100 │ 50.0% │" in printed
 
 
 @pytest.mark.parametrize(
@@ -115,6 +116,37 @@ def test_reply_that_is_no_text_is_an_error_of_its_sample(tmp_path: Path) -> None
     assert row.score
     assert (row.score.value, row.score.rule, row.score.error) == (0.0, "error", "reply is null; wanted text")
     assert not row.is_bad_line
+
+
+def test_lines_may_name_their_graders_and_mixes_and_functions_are_graders(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "in.jsonl",
+        {"reply": "Answer: 35", "label": "34", "grader": "dapo"},
+        {"reply": "Answer: 34", "label": None, "grader": "dapo"},
+        {"reply": r"\boxed{34}", "label": "34", "grader": "mix:0.5*math,0.25*format"},
+        {**RIGHT, "grader": "operator:concat"},
+        {"reply": "a", "label": "b"},
+    )
+    out = tmp_path / "out.jsonl"
+    with pytest.raises(
+        InvalidInputError, match=r"1 of 5 lines are bad \(4\); line 4: grader 'operator:concat' reaches out"
+    ):
+        score_command(options(path, json_path=out, grader="math"))
+    scores = scores_of(out)
+    assert [score["value"] for score in scores] == [-1.0, -1.0, 0.75, 0.0, 0.0]
+    assert [score["rule"] for score in scores] == ["numeric", "bad_label", "mix", "error", "no_answer"]
+
+
+def test_function_of_the_users_grades(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_grader.py").write_text(
+        "def half(*, prompt, response, label):\n    return 0.5 * (label in response)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    out = tmp_path / "out.jsonl"
+    score_command(
+        options(write(tmp_path / "in.jsonl", RIGHT, {**RIGHT, "label": "7"}), json_path=out, grader="my_grader:half")
+    )
+    assert [(score["value"], score["rule"]) for score in scores_of(out)] == [(0.5, "custom"), (0.0, "custom")]
 
 
 def test_one_row_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
