@@ -85,18 +85,26 @@ def _agree_modulo_prime(first: Node, second: Node, names: list[str]) -> bool:
 
 def _agree_numerically(first: Node, second: Node, names: list[str]) -> bool:
     has_imaginary = uses(first, _IMAGINARY) or uses(second, _IMAGINARY)
-    num_shared = 0
     points = _points(names) if names else [{}]
+    agreements = _agreements(first, second, points, is_real=bool(names) and not has_imaginary)
+    if not agreements:
+        # (-1)^n has no real value between the integers.
+        agreements = _agreements(first, second, points, is_real=False)
+    return len(agreements) >= min(_MIN_SHARED_POINTS, len(points)) and all(agreements)
+
+
+def _agreements(first: Node, second: Node, points: list[dict[str, Fraction]], *, is_real: bool) -> list[bool]:
+    """Whether both agree, at each point where both have a value, up to the first disagreement."""
+    agreements: list[bool] = []
     for point in points:
         try:
-            one = value_at(first, point, is_real=bool(names) and not has_imaginary)
-            other = value_at(second, point, is_real=bool(names) and not has_imaginary)
+            one, other = value_at(first, point, is_real=is_real), value_at(second, point, is_real=is_real)
         except UndefinedError:
             continue
-        if not _is_close(one, other):
-            return False
-        num_shared += 1
-    return num_shared >= min(_MIN_SHARED_POINTS, len(points))
+        agreements.append(_is_close(one, other))
+        if not agreements[-1]:
+            break
+    return agreements
 
 
 def _points(names: list[str]) -> list[dict[str, Fraction]]:

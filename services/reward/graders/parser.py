@@ -111,8 +111,10 @@ class _Parser:
 
     def _starts_factor(self, token: Token) -> bool:
         if token.kind == "number":
-            # "3 4" is no product; "x 4" hardly one.
-            raise UnreadableError("a number follows without an operator")
+            # "3 4" is no product, "x 4" hardly one; "3!2!" is.
+            if self._tokens[self._index - 1].text not in ("!", ")", "}"):
+                raise UnreadableError("a number follows without an operator")
+            return True
         if token.kind == "sign":
             return token.text in "([{" or (token.text == "|" and self._num_open_bars == 0)
         return token.kind == "name" or (token.kind == "command" and token.text not in _NO_FACTORS)

@@ -19,7 +19,7 @@ _SUPERSCRIPT_RUN = re.compile(f"[{''.join(_SUPERSCRIPTS)}]+")
 _SUBSCRIPTS = dict(zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True))
 _SUBSCRIPT_RUN = re.compile(f"[{''.join(_SUBSCRIPTS)}]+")
 # What parts the digits of one number by threes: 10,\!080 and 1{,}000 and 1\,000.
-_THOUSANDS_MARK = re.compile(r"(?<=[0-9])(?:,\\!\s?|\{,\}|\\,|\\;|\\ |,\\,(?=[0-9]{3}(?![0-9])))(?=[0-9]{3}(?![0-9]))")
+_THOUSANDS_MARK = re.compile(r"(?<=[0-9])(?:,\\!\s*|\{,\}|\\,|\\;|\\ |,\\,(?=[0-9]{3}(?![0-9])))(?=[0-9]{3}(?![0-9]))")
 _THIN_SPACES = re.compile("(?<=[0-9])[\u00a0\u2009\u202f](?=[0-9]{3}(?![0-9]))")
 _SIZES = re.compile(
     r"\\(?:left|right|displaystyle|textstyle|scriptstyle|limits|nolimits|[bB]igg?[lrm]?)(?![A-Za-z])\.?"
@@ -31,7 +31,13 @@ _SPACING = re.compile(
     r"(?<!\\)\\[,!;:> ]|\\(?:quad|qquad|thinspace|enspace|space|hfill)(?![A-Za-z])|~|\\(?:hspace|phantom)\{[^{}]*\}"
 )
 _FRACTIONS = re.compile(r"\\[dtc]frac(?![A-Za-z])")
-_FONTS = re.compile(r"\\(?:mathbf|boldsymbol|bm|mathit|mathsf|mathcal|mathnormal|emph|textnormal|hbox)(?![A-Za-z])")
+_FONTS = re.compile(
+    r"\\(?:mathbf|boldsymbol|bm|mathit|mathsf|mathcal|mathnormal|underline|emph|textnormal|hbox)(?![A-Za-z])"
+)
+_COLORS = re.compile(r"\\(?:text)?color\s*\{[A-Za-z]{1,20}\}")
+_CHOOSE = re.compile(r"\{([^{}\\]{1,40})\\choose(?![A-Za-z])([^{}]{1,40})\}")
+_INTRODUCTION = re.compile(r"^\\text\s*\{[^{}]{0,80}(?:is|are|be|:|=)\s*:?\s*\}\s*")
+_WHOLE_TEXT = re.compile(r"\\text\s*\{([^{}]*[0-9][^{}]*)\}")
 _DEGREE = re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![A-Za-z]))|\\degree(?![A-Za-z])|\\textdegree(?![A-Za-z])")
 _SYNONYMS = (
     (re.compile(r"\\(?:leq|leqslant)(?![A-Za-z])"), r"\\le "),
@@ -71,7 +77,9 @@ def normal_spelling(text: str) -> str:
     if not _NO_COMMANDS.fullmatch(text):
         text = _commands_spelled(text)
     text = _SPACES.sub(" ", text)
-    return _LEADING.sub("", _strip_end(text)).strip()
+    text = _LEADING.sub("", _INTRODUCTION.sub("", _strip_end(text))).strip()
+    whole = _WHOLE_TEXT.fullmatch(text)
+    return whole.group(1).strip() if whole else text
 
 
 def _strip_delimiters(text: str) -> str:
@@ -91,7 +99,9 @@ def _commands_spelled(text: str) -> str:
     text = _DELIMITERS.sub(" ", text)
     text = _SPACING.sub(" ", text)
     text = _FRACTIONS.sub(r"\\frac", text)
-    text = _FONTS.sub("", text)
+    text = _COLORS.sub("", _FONTS.sub("", text))
+    if r"\choose" in text:
+        text = _CHOOSE.sub(r"\\binom{\1}{\2}", text)
     text = _DEGREE.sub(r"\\degree ", text)
     for pattern, replacement in _SYNONYMS:
         text = pattern.sub(replacement, text)

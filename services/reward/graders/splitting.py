@@ -11,6 +11,7 @@ _AND = re.compile(
     r"\\text\s*\{\s*,?\s*(?:and|or)\s*\}|(?<![A-Za-z])(?:and|or)(?![A-Za-z])|\\(?:lor|vee|land)(?![A-Za-z])"
 )
 _RELATIONS = re.compile(r"\\(le|ge|ne|in|approx|equiv)(?![A-Za-z])|([=<>])")
+_SYSTEM = re.compile(r"\\begin\{(cases|aligned|align\*?|gathered)\}(.*)\\end\{\1\}", re.DOTALL)
 _MATRIX = re.compile(r"\\begin\{([bpvVB]?matrix|array|smallmatrix)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}", re.DOTALL)
 
 
@@ -76,6 +77,22 @@ def matrix_rows(text: str) -> list[list[str]] | None:
         return None
     rows = [row for row in re.split(r"\\\\|\\cr(?![A-Za-z])", match.group(2)) if row.strip()]
     return [[cell.strip() for cell in row.replace(r"\hline", "").split("&")] for row in rows]
+
+
+def system_lines(text: str) -> str | None:
+    """The lines of a system of equations, parted by commas; None if the text is none."""
+    match = _SYSTEM.fullmatch(text)
+    if match is None:
+        # Outside of an environment a line break parts two answers.
+        return None if r"\\" not in text or r"\begin" in text else text.replace(r"\\", ",")
+    return ",".join(line.strip() for line in match.group(2).replace("&", "").split(r"\\") if line.strip())
+
+
+def without_outer_braces(text: str) -> str:
+    """The text without the group that encloses all of it."""
+    while text.startswith("{") and text.endswith("}") and _is_balanced(text[1:-1]):
+        text = text[1:-1].strip()
+    return text
 
 
 def _is_balanced(text: str) -> bool:

@@ -21,6 +21,8 @@ from services.reward.graders.splitting import (
     split_relations,
     split_top,
     split_top_command,
+    system_lines,
+    without_outer_braces,
 )
 from services.reward.graders.structures import (
     Bracketed,
@@ -43,11 +45,12 @@ _CALL = r"(?:\([A-Za-z0-9, ]{1,20}\))?"
 _NAME = re.compile(
     rf"\\?[A-Za-z]{{1,12}}(?: ?_ ?(?:\{{[A-Za-z0-9, ]{{1,12}}\}}|[A-Za-z0-9]))?'{{0,3}} ?{_CALL}"
     r"|\( ?[A-Za-z](?: ?, ?[A-Za-z])+ ?\)|\|[A-Z]{1,3}\||\\text\s*\{[^{}]{1,60}\}"
-    r"|(?:m ?)?\\(?:angle|overline|triangle)\s*\{? ?[A-Z]{1,4} ?\}?|\[[A-Z]{3,6}\]"
+    r"|(?:m ?)?\\(?:angle|overline|triangle|vec|hat)\s*\{? ?[A-Za-z]{1,4} ?\}?|\[[A-Z]{3,6}\]"
+    r"|\\frac ?\{ ?d ?[A-Za-z]? ?\} ?\{ ?d ?[A-Za-z] ?\}|\\frac\{d\}\{d[a-z]\} ?[A-Za-z]"
 )
 _NO_NAMES = frozenset((r"\pi", r"\infty", "i", "e", r"\emptyset"))
 _SET_BUILDER = re.compile(
-    r"\s*([A-Za-z])\s*(?:\\in\s*\\mathbb\s*\{?\s*R\s*\}?\s*)?(?:\||:|\\mid|\\colon)(?![A-Za-z])(.*)", re.DOTALL
+    r"\s*([A-Za-z])\s*(?:\\in\s*\\mathbb\s*\{?\s*R\s*\}?\s*)?(?:\||:|\\(?:mid|colon)(?![A-Za-z]))(.*)", re.DOTALL
 )
 _REALS = re.compile(r"\\mathbb\s*\{?\s*R\s*\}?|\\text\s*\{\s*all real(?: number)?s\s*\}|\\R", re.IGNORECASE)
 _EMPTY = re.compile(r"\\emptyset|\\text\s*\{\s*(?:the )?empty set\s*\}|(?:the )?empty set", re.IGNORECASE)
@@ -65,7 +68,9 @@ def value_of(text: str, *, depth: int = 0) -> Value:
         raise TooComplexError(f"{len(text)} characters; at most {_MAX_CHARACTERS} are read")
     if depth > _MAX_DEPTH:
         raise TooComplexError(f"brackets nested more than {_MAX_DEPTH} deep")
-    text = text.strip()
+    text = without_outer_braces(text.strip())
+    if lines := system_lines(text):
+        return value_of(lines, depth=depth + 1)
     if rows := matrix_rows(text):
         return Matrix(tuple(tuple(value_of(cell, depth=depth + 1) for cell in row) for row in rows))
     if (special := _special_set(text)) is not None:

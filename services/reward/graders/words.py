@@ -4,7 +4,9 @@ import re
 
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _FILLERS = re.compile(r"^(?:an?|the) ")
-_PUNCTUATION = re.compile(r"[\"'“”‘’`.,;:!?*]")
+# A point or colon between digits is part of a number, and a hyphen before one its sign.
+_PUNCTUATION = re.compile(r"[\"'“”‘’`;!?*]|[.,:](?![0-9])")
+_HYPHEN = re.compile(r"(?<=[A-Za-z])-(?=[A-Za-z])")
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 # Words of one meaning. The key is what both become.
@@ -20,6 +22,8 @@ def is_wordy(text: str) -> bool:
     plain = _TEXT.sub(r" \1 ", text)
     if "\\" in plain or not _WORD.search(plain):
         return False
+    if _TEXT.search(text) and not any(character in plain for character in "+=^_<>"):
+        return True
     letters = sum(character.isalpha() or character.isspace() for character in plain)
     return letters >= 0.7 * len(plain)
 
@@ -27,7 +31,7 @@ def is_wordy(text: str) -> bool:
 def plain_words(text: str) -> str:
     """The words alone: lower case, no commands, punctuation, parentheses around them or leading article."""
     text = _TEXT.sub(r" \1 ", text)
-    text = _PUNCTUATION.sub("", _COMMAND.sub(" ", text).replace("-", " "))
+    text = _PUNCTUATION.sub("", _HYPHEN.sub(" ", _COMMAND.sub(" ", text)))
     text = " ".join(text.replace("{", " ").replace("}", " ").split()).casefold()
     if text.startswith("(") and text.endswith(")"):
         text = text[1:-1].strip()
