@@ -128,7 +128,7 @@ def _speed_table(figures: Figures) -> Table:
         title="medians over the rounds", caption="others: p99 ms without poison; late: timeouts; wrong: wrong verdicts"
     )
     for heading in ("mix", "grader", "1/s, core", "p50 ms", "p99 ms", "others", "late", "wrong"):
-        table.add_column(heading, justify="left" if heading in ("mix", "grader") else "right")
+        table.add_column(heading, justify="left" if heading in ("mix", "grader") else "right", no_wrap=True)
     for mix, pair in figures.items():
         for grader, of_grader in zip(("furlong", "math-verify"), pair, strict=True):
             table.add_row(

@@ -84,7 +84,7 @@ def _integer(random_: random.Random) -> tuple[str, str, str]:
 
 
 def _fraction(random_: random.Random) -> tuple[str, str, str]:
-    top, bottom = random_.randint(1, 9), random_.choice((7, 11, 13))
+    top, bottom = random_.randint(1, 9), random_.choice((11, 13, 17))
     return rf"\frac{{{top}}}{{{bottom}}}", rf"\dfrac{{{2 * top}}}{{{2 * bottom}}}", rf"\frac{{{bottom}}}{{{top}}}"
 
 

@@ -6,6 +6,7 @@ from services.reward.bench.agreement import Agreement
 from services.reward.bench.figures import figures_of, percentile_ms, targets_of
 from services.reward.bench.mixes import MIXES, POISON
 from services.reward.bench.timing import Round, TimedSample
+from services.reward.graders.boxed import MathGrader
 
 
 def sample(seconds, *, poison=False, timeout=False, right=True):
@@ -69,3 +70,11 @@ def test_one_percent_is_poison_of_every_kind():
     poison = [item for item in samples if item.is_poison]
     assert 8 <= len(poison) <= 10, "two may fall on one place"
     assert {item.response for item in poison} == {rf"The answer is \boxed{{{text}}}." for text in POISON}
+
+
+@pytest.mark.parametrize("name", list(MIXES))
+def test_wrong_replies_are_wrong_by_the_graders_own_judgement(name):
+    grader = MathGrader()
+    for item in MIXES[name](500, random.Random(3)):
+        judgement = grader.grade(prompt="", response=item.response, label=item.label)
+        assert (judgement.value == 1.0) == item.is_right, item
