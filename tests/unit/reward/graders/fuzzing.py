@@ -7,18 +7,36 @@ from dataclasses import dataclass
 
 from services.reward.scorer import Grader, Rule, judge
 
-_PIECES = (
-    *"0123456789+-*/^_(){}[]|!=<>,.;:%$ '&",
-    *("12", "1,234", "3.14", "1e5", "x", "y", "n", "ab", "sin", "sqrt(", "pi", "and", "or", "cm", "million", "−", "√", "½"),
-    *("°", "²", "∞", "∪", "≤", "𝟛", "\u200b", "\ud800", "\x00", "\n", "<think>", "</think>", "<|user|>", "**", "Answer:"),
-    *(r"\frac{", r"\frac", r"\sqrt", r"\sqrt[", r"\left(", r"\right)", r"\{", r"\}", r"\cup", r"\in", r"\pm", r"\cdot"),
-    *(r"\times", r"\pi", r"\infty", r"\text{", r"\text{ cm}", r"^\circ", r"\sin", r"\log_", r"\ln", r"\binom", r"\\", r"\,"),
-    *(r"\begin{pmatrix}", r"\end{pmatrix}", r"\boxed{", r"\fbox{", r"\overline{", r"\le", r"\ne", r"\approx", r"\%", r"\$"),
-    *("^{", "_{", "}", "}", "{", "e", "i", "C", "(C)", "9", "99999999", "!", r"\setminus", r"\mathbb{R}", r"\lfloor", r"\rfloor"),
-)  # fmt: skip
+_CHARACTERS = "0123456789+-*/^_(){}[]|!=<>,.;:%$ '&−√½°²∞∪≤𝟛"
+_WORDS = (
+    r"12 1,234 3.14 1e5 99999999 x y n e i ab sin sqrt( pi and or cm million C (C) <think> </think> <|user|> "
+    r"\frac{ \frac \sqrt \sqrt[ \left( \right) \{ \} \cup \in \pm \cdot \times \pi \infty \text{ ^\circ \sin \log_ "
+    r"\ln \binom \\ \, \boxed{ \fbox{ \overline{ \le \ne \approx \% \$ \setminus \mathbb{R} \lfloor \rfloor "
+    r"\begin{pmatrix} \end{pmatrix} ^{ _{ } } { ** Answer:"
+)
+_PIECES = (*_CHARACTERS, *_WORDS.split(), r"\text{ cm}", "\u200b", "\ud800", "\x00", "\n")
 _KINDS = ("boxed", "math", "dapo", "dapo:boxed", "dapo:strict", "f1", "f1:boxed", "gpqa", "exact", "exact:boxed")
-_LABELS = ("34", r"\frac{1}{2}", "(1,2)", r"\{1,2\}", "(3,4]", "x=5", r"\text{east}", "C", r"90^\circ", r"x^2+2x+1", "52_8")
-_LABELS_AND_MORE = (*_LABELS, r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"1 \pm \sqrt{19}", "50\\%", r"5\text{ cm}", "2x+3=y")
+_LABELS = (
+    "34",
+    r"\frac{1}{2}",
+    "(1,2)",
+    r"\{1,2\}",
+    "(3,4]",
+    "x=5",
+    r"\text{east}",
+    "C",
+    r"90^\circ",
+    r"x^2+2x+1",
+    "52_8",
+)
+_LABELS_AND_MORE = (
+    *_LABELS,
+    r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}",
+    r"1 \pm \sqrt{19}",
+    "50\\%",
+    r"5\text{ cm}",
+    "2x+3=y",
+)
 
 
 @dataclass(frozen=True)
