@@ -48,6 +48,39 @@ def score(
     )
 
 
+@reward_app.command(
+    epilog="Examples:\n\n./furlong reward audit problems.jsonl\n\n"
+    "./furlong reward audit problems.jsonl --grader math --json audit.json"
+)
+def audit(
+    path: Annotated[Path, typer.Argument(metavar="FILE.jsonl", help='Lines with a "label".')],
+    grader: Annotated[str, typer.Option(help="Grader that takes a boxed answer and scores 0 or 1.")] = "boxed",
+    json_path: Annotated[Path | None, typer.Option("--json", metavar="OUT", help="Write counts and findings.")] = None,
+    limit_seconds: Annotated[float, typer.Option(min=0.01, help="Most time for one answer.")] = 1.0,
+    memory_limit_mb: Annotated[int, typer.Option(min=16, help="Most memory of the worker.")] = 1024,
+) -> None:
+    """Check a grader against the labels of a file before a run trains on them.
+
+    Every label must score 1 against itself and mechanical rewritings of itself, and 0 against the next line's label.
+    Exit code 1 when one does not.
+    """
+    from services.cli.reward.auditing import audit_command
+    from services.cli.reward.scoring import ScoreOptions
+
+    exit_code = audit_command(
+        ScoreOptions(
+            path=path,
+            grader=grader,
+            json_path=json_path,
+            explain_line=None,
+            num_workers=1,
+            limit_seconds=limit_seconds,
+            memory_limit_mb=memory_limit_mb,
+        )
+    )
+    raise typer.Exit(exit_code)
+
+
 @reward_app.callback(invoke_without_command=True)
 def _without_command(context: typer.Context) -> None:
     if context.invoked_subcommand is None:

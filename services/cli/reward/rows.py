@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.common.errors import ConfigError
+from services.common.errors import ConfigError, InvalidInputError
 from services.common.records import Score
 from services.reward.failure_scores import failure_value
 from services.reward.graders.specification import (
@@ -47,6 +47,25 @@ def read_rows(path: Path, *, grader: str) -> list[Row]:
     return [_row(number, line, grader=grader) for number, line in _numbered_lines(path)]
 
 
+def read_labels(path: Path) -> list[str]:
+    """The label of every line that is not empty, in order.
+
+    Raises:
+        ConfigError: the file cannot be read.
+        InvalidInputError: a line has no label, or the file has no lines.
+    """
+    labels = []
+    for number, line in _numbered_lines(path):
+        value, problem = _parse(line)
+        label = _text(value.get("label"))
+        if problem or not label or not label.strip():
+            raise InvalidInputError(f"{path}:{number}: {problem or 'has no label'}; wanted an object with a label")
+        labels.append(label)
+    if not labels:
+        raise InvalidInputError(f"{path}: has no lines; wanted one JSON object with a label a line")
+    return labels
+
+
 def _numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     try:
         data = path.read_bytes()
@@ -68,7 +87,7 @@ def _row(number: int, line: bytes, *, grader: str) -> Row:
     item = GradeItem(
         sample_id=str(number),
         grader=grader if problem else str(own_grader),
-        prompt=_text(value.get("prompt")) or "",
+        prompt=_prompt_text(value.get("prompt")),
         response=_text(reply) or "",
         label=_text(label) or "",
     )
@@ -102,9 +121,12 @@ def external_graders(grader: str) -> tuple[str, ...]:
     """The remote and custom graders in the name of a grader.
 
     Raises:
-        GraderNameError: there is no such grader.
+        InvalidInputError: there is no such grader.
     """
-    check_name(grader)
+    try:
+        check_name(grader)
+    except GraderNameError as error:
+        raise InvalidInputError(f"--grader: {error}") from error
     parts = [term.name for term in terms_of(grader)] if grader.startswith(MIX_PREFIX) else [grader]
     return tuple(part for part in parts if is_remote(part) or is_custom(part))
 
@@ -123,6 +145,14 @@ def _grader_problem(own_grader: object, grader: str) -> str:
 def _text(value: object) -> str | None:
     """Texts and numbers (texts since _parse) as they are; None for anything else."""
     return value if isinstance(value, str) else None
+
+
+def _prompt_text(prompt: object) -> str:
+    """A text as it is, a list of chat messages as their contents; empty for anything else."""
+    if isinstance(prompt, list):
+        contents = (message.get("content") for message in prompt if isinstance(message, dict))
+        return "\n".join(content for content in contents if isinstance(content, str))
+    return _text(prompt) or ""
 
 
 def _shown(value: object) -> str:

@@ -14,7 +14,7 @@ from services.cli.reward.report import explain, print_summary
 from services.cli.reward.rows import Row, external_graders, read_rows
 from services.common.errors import ConfigError, InvalidInputError
 from services.common.records import Score
-from services.reward.graders import GraderNameError, GraderSettings
+from services.reward.graders import GraderSettings
 from services.reward.item_feed import scores_as_they_finish
 from services.reward.metrics import RewardMetrics
 from services.reward.worker_pool import WorkerPool
@@ -52,10 +52,7 @@ def score_command(options: ScoreOptions) -> None:
         ConfigError: the file or OUT cannot be opened.
         InvalidInputError: the grader is unknown, or lines are bad: they are named once all others are scored.
     """
-    try:
-        external_graders(options.grader)
-    except GraderNameError as error:
-        raise InvalidInputError(f"--grader: {error}") from error
+    external_graders(options.grader)
     rows = read_rows(options.path, grader=options.grader)
     console = Console()
     if options.explain_line is not None:
@@ -80,7 +77,7 @@ def score_rows(rows: Sequence[Row], options: ScoreOptions) -> list[Score]:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("scoring", total=len(rows), completed=len(rows) - len(to_grade))
         if to_grade:
-            pool = _make_pool(options)
+            pool = make_pool(options)
             try:
                 items = (rows[position].item for position in to_grade)
                 for scored in scores_as_they_finish(pool, items, max_in_hand=_ITEMS_IN_HAND):
@@ -93,7 +90,13 @@ def score_rows(rows: Sequence[Row], options: ScoreOptions) -> list[Score]:
     return complete
 
 
-def _make_pool(options: ScoreOptions) -> WorkerPool:
+def make_pool(options: ScoreOptions) -> WorkerPool:
+    """Workers with the options' graders and limits.
+
+    Raises:
+        InvalidInputError: there is no such grader.
+        UnavailableError: a worker cannot start.
+    """
     metrics = RewardMetrics(CollectorRegistry())
     return WorkerPool(
         num_workers=options.num_workers,
