@@ -32,7 +32,17 @@ class ScoreItem(google.protobuf.message.Message):
     label: builtins.str
     """The right answer. Empty: the item is reported as a bad label."""
     grader: builtins.str
-    """Name of this item's grader. Empty: the batch's grader, or else the service's default."""
+    """Name of this item's grader. Empty: the batch's grader, or else the service's default. One of
+      boxed, math                     0 or 1: the last box after the thinking, or of the whole response
+      dapo, dapo:boxed, dapo:strict   -1 or 1: the "Answer:" line, the box near the end, or that box letter by letter
+      f1, f1:boxed                    0 to 1: shared words of the answer part, or of the last box
+      gpqa                            0 or 1: the letter of a choice
+      exact, exact:boxed              0 or 1: the answer part, or the last box, letter by letter
+      remote:URL                      what an HTTP service answers
+      package.module:function         what a Python function returns
+      mix:WEIGHT*TERM,WEIGHT*TERM,... the weighted sum; a term is a grader, "format" or "length:SOFT-HARD" (characters)
+    Remote graders and functions must be listed in the recipe's reward.external_graders.
+    """
     def __init__(
         self,
         *,
@@ -58,7 +68,7 @@ class ScoreBatchRequest(google.protobuf.message.Message):
     request_id: builtins.str
     """Names the call in logs of both sides. Empty: the server makes one."""
     grader: builtins.str
-    """Name of the grader of items that name none, such as "boxed". Empty: the service's default grader."""
+    """Name of the grader of items that name none (see ScoreItem.grader). Empty: the service's default grader."""
     @property
     def items(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ScoreItem]:
         """The responses to grade. At most the service's configured batch size."""
