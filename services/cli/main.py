@@ -61,7 +61,7 @@ def smoke(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the run's last checkpoint.")] = False,
 ) -> None:
-    """Run the whole loop on this machine: a tiny model learns arithmetic. About two minutes on two cores once the packages are installed.
+    """Run the whole loop on this machine: a tiny model learns arithmetic, in about two minutes on two cores.
 
     Starts an embedded Valkey and the four services with the real engines, warm-starts the model, trains it by
     reinforcement learning, evaluates before and after, and stops everything. Exit code 0 only if the policy learned
