@@ -13,7 +13,7 @@ from services.reward.graders.numerals import exact_number
 from services.reward.graders.spelling import normal_spelling
 from services.reward.graders.structure_reading import value_of
 from services.reward.graders.structures import Value
-from services.reward.graders.words import is_wordy, plain_words
+from services.reward.graders.words import is_wordy, same_words
 from services.reward.scorer import Rule
 
 # Longer texts are answers only if they are the label letter by letter.
@@ -40,7 +40,7 @@ def compare(answer: str, label: str) -> Verdict:
         return plain
     if (choice := _choice_verdict(answer, label)) is not None:
         return choice
-    if is_wordy(label) and plain_words(answer) == plain_words(label):
+    if is_wordy(label) and same_words(answer, label):
         return Verdict(True, Rule.STRING)
     try:
         return _structural_verdict(answer, label)

@@ -8,11 +8,15 @@ where one side has no real value decides nothing.
 import random
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
-from services.reward.graders.expression import Node, symbols_of, uses
-from services.reward.graders.numeric import UndefinedError, value_at
+from services.reward.graders.expression import Node, TooComplexError, symbols_of, uses
+from services.reward.graders.numeric import DIGITS, UndefinedError, value_at
 from services.reward.graders.rational import PRIME, NotRationalError, exact_value, modular_value
 from services.reward.scorer import Rule
+
+if TYPE_CHECKING:
+    from mpmath import mpc, mpf
 
 _NUM_MODULAR_POINTS = 3
 _NUM_POINTS = 8
@@ -44,7 +48,7 @@ def same_expression(first: Node, second: Node) -> Verdict:
     names = sorted(symbols_of(first) | symbols_of(second))
     try:
         if not names:
-            return Verdict(exact_value(first) == exact_value(second), Rule.NUMERIC)
+            return Verdict(_is_same_constant(first, second), Rule.NUMERIC)
         return Verdict(_agree_modulo_prime(first, second, names), Rule.SYMBOLIC)
     except NotRationalError:
         return Verdict(_agree_numerically(first, second, names), Rule.SYMBOLIC)
@@ -72,6 +76,14 @@ def proportional(first: Node, second: Node) -> bool:
         if bottom != 0:
             ratios.append(top / bottom)
     return len(ratios) >= _MIN_SHARED_POINTS and all(_is_close(ratio, ratios[0]) for ratio in ratios)
+
+
+def _is_same_constant(first: Node, second: Node) -> bool:
+    try:
+        return exact_value(first) == exact_value(second)
+    except TooComplexError:
+        # Powers too large to write down still have remainders.
+        return modular_value(first, {}) == modular_value(second, {})
 
 
 def _agree_modulo_prime(first: Node, second: Node, names: list[str]) -> bool:
@@ -120,8 +132,8 @@ def _points(names: list[str]) -> list[dict[str, Fraction]]:
     return points
 
 
-def _is_close(one: object, other: object) -> bool:
+def _is_close(one: "mpf | mpc", other: "mpf | mpc") -> bool:
     import mpmath
 
-    with mpmath.workdps(2 * _AGREEING_DIGITS):
-        return bool(abs(one - other) <= mpmath.mpf(10) ** -_AGREEING_DIGITS * max(1, abs(one), abs(other)))  # type: ignore[operator,arg-type]
+    with mpmath.workdps(DIGITS):
+        return bool(abs(one - other) <= mpmath.mpf(10) ** -_AGREEING_DIGITS * max(1, abs(one), abs(other)))

@@ -12,8 +12,9 @@ from services.reward.graders.units import Unit, ratio_of, split_multiple, split_
 from services.reward.scorer import Rule
 
 _PERCENT = re.compile(r"(?:\\?%|\\?\s*\\text\s*\{\s*(?:\\?%|percent)\s*\}| ?percent)$")
-_REPEATING = re.compile(r"(-?)([0-9]*)\.([0-9]*)\\overline\s*\{?\s*([0-9]+)\s*\}?")
+_REPEATING = re.compile(r"(-?)([0-9]*)\.([0-9]*)\\(?:overline|bar|dot)\s*\{?\s*([0-9]+)\s*\}?")
 _BASED = re.compile(r"([0-9A-Za-z]+) ?_ ?(?:\{ ?(?:\\text ?\{ ?)?([0-9]{1,2}|[a-z]{3,8}) ?\}?\}?|([0-9]{1,2}))")
+_GROUPED_DIGITS = re.compile(r"^\( ?([0-9A-Z]{1,60}) ?\) ?_")
 _BASES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10}
 _MAX_REPEATING_DIGITS = 60
 
@@ -43,7 +44,7 @@ def quantity_of(text: str) -> Quantity:
     """
     if (number := exact_number(text)) is not None:
         return Quantity(node=Number(number))
-    if (match := _BASED.fullmatch(text)) and (based := _based_number(match)):
+    if (match := _BASED.fullmatch(_GROUPED_DIGITS.sub(r"\1_", text))) and (based := _based_number(match)):
         return based
     if match := _PERCENT.search(text[-40:]):
         rest = text[: max(0, len(text) - 40) + match.start()].strip()

@@ -9,8 +9,11 @@ from services.reward.graders.expression import Node, Number, Symbol, TooComplexE
 _MAX_BITS = 20_000
 _MAX_FACTORIAL = 1_000
 _MAX_BINOMIAL = 2_000
-PRIME = 2**127 - 1
-"""A prime; two different rational functions agree at a random point modulo it once in about 10^35 tries."""
+PRIME = 141421356237309504880168872420969807877
+"""A prime; two different rational functions agree at a random point modulo it once in about 10^35 tries.
+
+It is the first one after the digits of the square root of 2: modulo a prime such as 2^127 - 1, 2^127 would be 1.
+"""
 
 
 class NotRationalError(Exception):

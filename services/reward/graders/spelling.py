@@ -8,7 +8,7 @@ _UNICODE = {
     "∙": r"\cdot ", "÷": r"\div ", "π": r"\pi ", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ",
     "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "°": r"^\circ ", "±": r"\pm ", "∓": r"\mp ", "√": r"\sqrt ",
     "ℝ": r"\mathbb{R}", "∅": r"\emptyset ", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "γ": r"\gamma ",
-    "λ": r"\lambda ", "φ": r"\phi ", "ω": r"\omega ", "≈": r"\approx ", "€": r"\euro ", "£": r"\pound ",
+    "λ": r"\lambda ", "φ": r"\phi ", "ω": r"\omega ", "≈": r"\approx ", "€": r"\euro ", "¥": r"\yen ", "£": r"\pound ",
     "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}",
     "⅕": r"\frac{1}{5}", "⅖": r"\frac{2}{5}", "⅗": r"\frac{3}{5}", "⅘": r"\frac{4}{5}", "⅙": r"\frac{1}{6}",
     "⅛": r"\frac{1}{8}", "⅜": r"\frac{3}{8}", "⅝": r"\frac{5}{8}", "⅞": r"\frac{7}{8}", "⟨": r"\langle ",

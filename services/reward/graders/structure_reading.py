@@ -178,7 +178,9 @@ def _equation(left: str, right: str, depth: int) -> Value:
 
 def _bounds(sides: list[str], signs: list[str], depth: int) -> Named | None:
     """The interval that "x > 5", "5 < x" or "2 < x <= 3" means."""
-    if len(signs) == 1 and _is_name(sides[1]) and not _is_name(sides[0]):
+    if len(signs) == 1 and _is_name(sides[0]) and _is_name(sides[1]):
+        return None
+    if len(signs) == 1 and _is_name(sides[1]):
         sides, signs = [sides[1], sides[0]], [_SWAPPED.get(signs[0], signs[0])]
     if len(signs) == 1 and _is_name(sides[0]):
         bound = value_of(sides[1], depth=depth + 1)
@@ -247,7 +249,8 @@ def _bracketed(text: str, depth: int) -> Value | None:
     if len(parts) > 1:
         items = tuple(value_of(part, depth=depth + 1) for part in parts)
         return Bracketed("(" if opening == "⟨" else opening, ")" if closing == "⟩" else closing, items)
-    return value_of(inner, depth=depth + 1) if parts and opening == "(" and closing == ")" else None
+    is_group = (opening == "(" and closing == ")") or (parts and parts[0].lstrip().startswith(r"\begin"))
+    return value_of(inner, depth=depth + 1) if parts and is_group else None
 
 
 def _single(text: str) -> Value:

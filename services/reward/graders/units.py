@@ -34,6 +34,7 @@ _TABLE: dict[str, dict[str, str]] = {
     "volume": {"ml milliliter millilitre": "1/1000", "l liter litre": "1"},
     "dollars": {"cent": "1/100", "dollar buck usd": "1"},
     "euros": {"euro eur": "1"},
+    "yen": {"yen jpy": "1"},
     "pounds": {"pound gbp": "1"},
     "angle": {"degree deg": "1"},
     "radians": {"radian rad": "1"},
@@ -52,16 +53,20 @@ _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _TEXT_UNIT = re.compile(r"\s*\\text\s*\{\s*([^{}\\]{1,60}?)\s*\}\s*(?:\^\s*\{?\s*([23])\s*\}?)?$")
 _PLAIN_UNIT = re.compile(r"(?<=[0-9})]) ?([A-Za-z][A-Za-z./ ]{0,40}?)\s*(?:\^\s*\{?\s*([23])\s*\}?)?$")
 _DEGREE_UNIT = re.compile(r"\s*\\degree\s*(?:\\text\s*\{\s*([CF])\s*\}|([CF]))?$")
-_CURRENCIES = {r"\dollar": "dollar", r"\euro": "euro", r"\pound": "pound"}
-_CURRENCY = re.compile(r"(-?)\s*(\\(?:dollar|euro|pound))(?![A-Za-z])\s*")
+_CURRENCIES = {r"\dollar": "dollar", r"\euro": "euro", r"\pound": "pound", r"\yen": "yen"}
+_CURRENCY = re.compile(r"(-?)\s*(\\(?:dollar|euro|pound|yen))(?![A-Za-z])\s*")
 _NO_UNITS = frozenset(("and", "or", "if", "for", "pi", "i", "e", "x", "y", "mod", "base", "to"))
 _ANGLE_FUNCTION = re.compile(r"\\?(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 _MULTIPLES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 
+_MULTIPLE = "|".join(_MULTIPLES)
+_TEXT_MULTIPLE = re.compile(rf"\\text\s*\{{\s*((?:{_MULTIPLE})(?: [a-z]{{1,20}})?)\s*\}}$", re.IGNORECASE)
+_MULTIPLE_AND_UNIT = re.compile(rf" ({_MULTIPLE}) ([a-z]{{1,20}})$", re.IGNORECASE)
+
 
 def split_unit(text: str) -> tuple[str, Unit | None]:
     """The text without its unit, and the unit; (text, None) when it has none."""
-    text, currency = _without_currency(text)
+    text, currency = _without_currency(_TEXT_MULTIPLE.sub(r" \1", text))
     if _ANGLE_FUNCTION.search(text):
         return text, currency
     if match := _DEGREE_UNIT.search(text):
@@ -71,6 +76,8 @@ def split_unit(text: str) -> tuple[str, Unit | None]:
         name = match.group(1).strip().casefold()
         if name and name not in _NO_UNITS and not name[0].isdigit() and text[: match.start()].strip():
             return _with_rest(text, match, named_unit(name, int(match.group(2) or 1)), currency)
+    if match := _MULTIPLE_AND_UNIT.search(text):
+        return f"{text[: match.start()]} {match.group(1)}", named_unit(match.group(2).casefold(), 1)
     if (match := _PLAIN_UNIT.search(text[-60:])) and (unit := _plain_unit(match)):
         return _with_rest(text, match, unit, currency, offset=max(0, len(text) - 60))
     return text, currency
