@@ -28,10 +28,8 @@ def furlong(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_help_lists_the_commands_and_comes_quickly(tmp_path: Path) -> None:
-    began = time.monotonic()
+def test_help_lists_the_commands(tmp_path: Path) -> None:
     done = furlong(tmp_path, "--help")
-    assert time.monotonic() - began < 2.0
     assert done.returncode == 0
     for command in ("smoke", "test", "recipe", "doctor", "version"):
         assert f" {command} " in done.stdout
