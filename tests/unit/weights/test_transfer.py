@@ -255,7 +255,7 @@ def test_slow_source_meets_the_deadline_however_it_is_slow(run_id, then: str):
         started = time.monotonic()
         with pytest.raises(DeadlineError, match="in time"):
             rig.receiver.prepare(V1, hostile_transfers(rig, endpoint))
-        assert time.monotonic() - started < 2.0
+        assert time.monotonic() - started < 8.0
 
 
 @pytest.mark.parametrize("how", ["abort", "prepare", "close"])
