@@ -9,6 +9,7 @@ _END_OF_TURN = re.compile(r"<\|[A-Za-z_]{1,40}\|>|<[｜|][^<>]{1,40}[｜|]>|</s>
 _ANSWER_LINE = re.compile(r"answer[ \t*_`]{0,8}[:：][ \t*_`]{0,20}", re.IGNORECASE)
 # The space that DAPO searches: arXiv 2503.14476, code of verl.
 _ANSWER_LINE_CHARACTERS = 300
+_TAGS = re.compile(r"</?(?:b|i|em|strong|p|br|span|div|u)\s*/?>", re.IGNORECASE)
 _MARKDOWN = re.compile(r"\*\*|__|`")
 
 
@@ -76,13 +77,13 @@ def braced_text(text: str, start: int) -> str | None:
 
 def last_answer_line(text: str) -> str | None:
     """What follows the last "Answer:" near the end of the text, up to the end of its line; None if nothing does."""
-    tail = without_end_of_turn(text)[-_ANSWER_LINE_CHARACTERS:]
+    tail = _TAGS.sub("", without_end_of_turn(text)[-_ANSWER_LINE_CHARACTERS:])
     matches = list(_ANSWER_LINE.finditer(tail))
     if not matches:
         return None
     rest = tail[matches[-1].end() :].lstrip()
     line = rest.partition("\n")[0]
-    return _MARKDOWN.sub("", line).strip() or None
+    return _MARKDOWN.sub("", line).strip().rstrip("*_").rstrip() or None
 
 
 def without_end_of_turn(text: str) -> str:

@@ -47,6 +47,9 @@ def same_value(answer: Value, label: Value) -> Verdict:
         case (Listing() | SetOf(), Listing() | SetOf()):
             is_set = isinstance(answer, SetOf) or isinstance(label, SetOf)
             return _same_unordered(answer.items, label.items, is_set=is_set)
+        case (SetOf(items=()), Words()) | (Words(), SetOf(items=())):
+            words = answer if isinstance(answer, Words) else label
+            return Verdict(isinstance(words, Words) and plain_words(words.text) == "no solution", Rule.STRING)
         case SetOf(items=(only,)), _:
             return same_value(only, label)
         case _, SetOf(items=(only,)):

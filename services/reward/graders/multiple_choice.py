@@ -13,6 +13,9 @@ _STATED = re.compile(
     + _LETTER,
     re.IGNORECASE,
 )
+_NAMED_FIRST = re.compile(
+    rf"(?<![A-Za-z]){_LETTER}\s+is\s+(?:the\s+)?(?:correct|right|best|answer)(?![A-Za-z])", re.IGNORECASE
+)
 _MARKUP = re.compile(r"\*\*|__|`|\$|\\text(?:bf|rm|it)?\s*\{|\\[()\[\]]|[{}]")
 _TAIL_CHARACTERS = 2000
 
@@ -44,6 +47,8 @@ def chosen_letter(text: str) -> str | None:
     stated = [match.group(1) for match in _STATED.finditer(plain) if not _is_article(match)]
     if stated:
         return stated[-1].upper()
+    if named := _NAMED_FIRST.findall(plain):
+        return str(named[-1]).upper()
     lines = plain.strip().splitlines()
     return choice_of_answer(lines[-1].strip()) if lines else None
 

@@ -52,10 +52,11 @@ _UNITS = {
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _TEXT_UNIT = re.compile(r"\s*\\text\s*\{\s*([^{}\\]{1,60}?)\s*\}\s*(?:\^\s*\{?\s*([23])\s*\}?)?$")
 _PLAIN_UNIT = re.compile(r"(?<=[0-9})]) ?([A-Za-z][A-Za-z./ ]{0,40}?)\s*(?:\^\s*\{?\s*([23])\s*\}?)?$")
+_INNER_POWER = re.compile(r"([a-z./ ]{1,40}?)\s*\^?\s*([23])")
 _DEGREE_UNIT = re.compile(r"\s*\\degree\s*(?:\\text\s*\{\s*([CF])\s*\}|([CF]))?$")
 _CURRENCIES = {r"\dollar": "dollar", r"\euro": "euro", r"\pound": "pound", r"\yen": "yen"}
 _CURRENCY = re.compile(r"(-?)\s*(\\(?:dollar|euro|pound|yen))(?![A-Za-z])\s*")
-_NO_UNITS = frozenset(("and", "or", "if", "for", "pi", "i", "e", "x", "y", "mod", "base", "to"))
+_NO_UNITS = frozenset(("and", "or", "if", "for", "pi", "i", "e", "x", "y", "mod", "base", "to", "not", "but", "is"))
 _ANGLE_FUNCTION = re.compile(r"\\?(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 _MULTIPLES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 
@@ -73,9 +74,9 @@ def split_unit(text: str) -> tuple[str, Unit | None]:
         name = {"C": "celsius", "F": "fahrenheit"}.get(match.group(1) or match.group(2) or "", "degree")
         return _with_rest(text, match, named_unit(name, 1), currency)
     if match := _TEXT_UNIT.search(text):
-        name = match.group(1).strip().casefold()
-        if name and name not in _NO_UNITS and not name[0].isdigit() and text[: match.start()].strip():
-            return _with_rest(text, match, named_unit(name, int(match.group(2) or 1)), currency)
+        name, power = _split_power(match.group(1).strip().casefold())
+        if _is_unit_text(name) and text[: match.start()].strip():
+            return _with_rest(text, match, named_unit(name, int(match.group(2) or power)), currency)
     if match := _MULTIPLE_AND_UNIT.search(text):
         return f"{text[: match.start()]} {match.group(1)}", named_unit(match.group(2).casefold(), 1)
     if (match := _PLAIN_UNIT.search(text[-60:])) and (unit := _plain_unit(match)):
@@ -115,6 +116,16 @@ def ratio_of(answer: Unit | None, label: Unit | None) -> Fraction | None:
     if answer.dimension.startswith("rate"):
         return Fraction(1)
     return answer.factor / label.factor if answer.dimension == label.dimension else None
+
+
+def _split_power(name: str) -> tuple[str, int]:
+    match = _INNER_POWER.fullmatch(name)
+    return (match.group(1), int(match.group(2))) if match else (name, 1)
+
+
+def _is_unit_text(name: str) -> bool:
+    """Whether the text may name what is counted: "or 35" and "hours and 30 minutes" say more than that."""
+    return bool(name) and not any(map(str.isdigit, name)) and not _NO_UNITS.intersection(name.replace(",", " ").split())
 
 
 def _without_currency(text: str) -> tuple[str, Unit | None]:
