@@ -29,4 +29,4 @@ def choice_of_answer(answer: str) -> str | None:
 
 
 def _bare(text: str) -> str:
-    return _WRAPPERS.sub("", text[:300].replace(r"\ ", " ")).strip()
+    return " ".join(_WRAPPERS.sub("", text[:300].replace(r"\ ", " ")).split())

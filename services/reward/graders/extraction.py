@@ -5,6 +5,8 @@ import re
 _THINK_START, _THINK_END, _RESPONSE_MARK = "<think>", "</think>", "###Response"
 # \fbox is what some models write. "\boxed 34" means the word, although TeX would box one digit.
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])(?:\s*(\{)|\s+([0-9A-Za-z]+))?")
+# Each level is read once more; nobody boxes a box so often.
+_MAX_NESTED_BOXES = 8
 _END_OF_TURN = re.compile(r"<\|[A-Za-z_]{1,40}\|>|<[｜|][^<>]{1,40}[｜|]>|</s>|<eos>|<end_of_turn>|\[gMASK\]|<sop>")
 _ANSWER_LINE = re.compile(r"answer[ \t*_`]{0,8}[:：][ \t*_`]{0,20}", re.IGNORECASE)
 # The space that DAPO searches: arXiv 2503.14476, code of verl.
@@ -34,7 +36,7 @@ def is_thinking(response: str) -> bool:
 
 
 def boxes(text: str) -> list[str | None]:
-    r"""The contents of the outer boxes in order, of a nested box the inner one; None for one that is not closed."""
+    r"""The contents of the outer boxes in order, of nested boxes the inner one; None for one not closed."""
     contents: list[str | None] = []
     position = 0
     while match := _BOX.search(text, position):
@@ -92,11 +94,14 @@ def without_end_of_turn(text: str) -> str:
 
 
 def _innermost(content: str) -> str | None:
-    while match := _BOX.search(content):
+    for _ in range(_MAX_NESTED_BOXES):
+        match = _BOX.search(content)
+        if match is None:
+            return content
         if match.group(1) is None:
             return match.group(2)
         inner = braced_text(content, match.end() - 1)
         if inner is None:
             return None
         content = inner
-    return content
+    return None

@@ -16,6 +16,8 @@ _STATED = re.compile(
 _NAMED_FIRST = re.compile(
     rf"(?<![A-Za-z]){_LETTER}\s+is\s+(?:the\s+)?(?:correct|right|best|answer)(?![A-Za-z])", re.IGNORECASE
 )
+_SPACES = re.compile(r"[^\S\n]+")
+_LINE_ENDS = re.compile(r" ?\n[ \n]*")
 _MARKUP = re.compile(r"\*\*|__|`|\$|\\text(?:bf|rm|it)?\s*\{|\\[()\[\]]|[{}]")
 _TAIL_CHARACTERS = 2000
 
@@ -43,7 +45,8 @@ def chosen_letter(text: str) -> str | None:
     contents = boxes(text)
     if contents and contents[-1] is not None:
         return choice_of_answer(contents[-1].strip())
-    plain = _MARKUP.sub("", text[-_TAIL_CHARACTERS:])
+    plain = _SPACES.sub(" ", _MARKUP.sub("", text[-_TAIL_CHARACTERS:]))
+    plain = _LINE_ENDS.sub("\n", plain)
     stated = [match.group(1) for match in _STATED.finditer(plain) if not _is_article(match)]
     if stated:
         return stated[-1].upper()

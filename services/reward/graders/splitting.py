@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from services.reward.graders.expression import TooComplexError
 
 _MAX_NESTING = 60
+_MAX_OUTER_BRACES = 8
 _OPENING, _CLOSING = "([{", ")]}"
 _AND = re.compile(
     r"\\text\s*\{\s*,?\s*(?:and|or)\s*\}|(?<![A-Za-z])(?:and|or)(?![A-Za-z])|\\(?:lor|vee|land)(?![A-Za-z])"
@@ -90,7 +91,9 @@ def system_lines(text: str) -> str | None:
 
 def without_outer_braces(text: str) -> str:
     """The text without the group that encloses all of it."""
-    while text.startswith("{") and text.endswith("}") and _is_balanced(text[1:-1]):
+    for _ in range(_MAX_OUTER_BRACES):
+        if not (text.startswith("{") and text.endswith("}") and _is_balanced(text[1:-1])):
+            break
         text = text[1:-1].strip()
     return text
 

@@ -53,6 +53,14 @@ POISON = [
     "=" * 20_000,
     "1" + ",000" * 900 + "x",
     r"\boxed{" * 300,
+    r"\boxed{" * 12_000 + "7" + "}" * 12_000,
+    "{" * 900 + "7x" + "}" * 900,
+    "answer" + " " * 1990 + "!",
+    "option" + " \n" * 1000 + "!",
+    r"\frac{1}{" * 200 + "7x" + "}" * 200,
+    "7" + r"\text{ " * 500,
+    "|" + "|x" * 700,
+    "1," * 39 + r"\sqrt{2}",
 ]
 
 
@@ -60,6 +68,8 @@ POISON = [
 @pytest.mark.parametrize("kind", ["boxed", "dapo", "f1", "gpqa"])
 def test_poison_is_wrong_and_costs_nothing(graders, kind, poison):
     response = f"Answer: {poison}" if kind == "dapo" else f"</think>\\boxed{{{poison}}}"
+    if kind == "gpqa":
+        response = poison
     started = time.monotonic()
     judgement = graders[kind].grade(prompt="", response=response, label="D" if kind == "gpqa" else "7")
     assert judgement.value <= 0
