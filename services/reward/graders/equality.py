@@ -44,7 +44,7 @@ def same_expression(first: Node, second: Node) -> Verdict:
         UnreadableError: an operation has no value that could be computed.
     """
     if first == second:
-        return Verdict(True, Rule.SYMBOLIC)
+        return Verdict(True, Rule.SYMBOLIC if symbols_of(first) else Rule.NUMERIC)
     names = sorted(symbols_of(first) | symbols_of(second))
     try:
         if not names:
