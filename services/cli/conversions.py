@@ -74,6 +74,7 @@ def step_report_from_proto(message: trainer_pb2.StepReport) -> StepReport:
         num_groups=message.num_groups,
         num_samples=message.num_samples,
         num_response_tokens=message.num_response_tokens,
+        num_samples_left_out=dict(message.num_samples_left_out),
         num_groups_dropped=dict(message.num_groups_dropped),
         policy_loss=message.policy_loss,
         mtp_loss=message.mtp_loss,

@@ -101,6 +101,8 @@ class StepReport:
     """Samples trained on."""
     num_response_tokens: int
     """Response tokens trained on."""
+    num_samples_left_out: dict[str, int]
+    """Samples of the round's groups that were not trained on, by reason."""
     num_groups_dropped: dict[str, int]
     """Groups dropped for this round, by reason."""
     policy_loss: float

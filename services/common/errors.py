@@ -5,6 +5,7 @@
     ├── InvalidInputError       INVALID_ARGUMENT      a request, file or record breaks its contract
     ├── NotFoundError           NOT_FOUND
     ├── StateConflictError      FAILED_PRECONDITION   right request, wrong moment; the message says what to do first
+    ├── ShortRoundError         FAILED_PRECONDITION   the prompts gave too few groups to train on
     ├── OverloadedError         RESOURCE_EXHAUSTED    try again later
     ├── UnavailableError        UNAVAILABLE           a peer, Redis or a process cannot be reached
     ├── DeadlineError           DEADLINE_EXCEEDED
@@ -52,6 +53,13 @@ class StateConflictError(FurlongError):
     reason = "STATE_CONFLICT"
 
 
+class ShortRoundError(FurlongError):
+    """A round whose prompts gave fewer groups than the recipe wants."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+    reason = "SHORT_ROUND"
+
+
 class OverloadedError(FurlongError):
     """No room now; the caller may try again after retry_after_seconds."""
 
@@ -96,6 +104,7 @@ ERROR_CLASSES: tuple[type[FurlongError], ...] = (
     InvalidInputError,
     NotFoundError,
     StateConflictError,
+    ShortRoundError,
     OverloadedError,
     UnavailableError,
     DeadlineError,

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from services.common.errors import DeadlineError
+from services.common.errors import DeadlineError, ShortRoundError
 from services.common.group_rejection import reject_group
 from services.common.prompt_ledger import PromptLedger, RoundState
 from services.common.records import Group
@@ -45,12 +45,19 @@ class RoundCollector:
         queue: SampleQueue,
         ledger: PromptLedger,
         max_lag_versions: int,
+        min_groups: int,
         timeout_seconds: float,
         should_stop: Callable[[], bool],
     ) -> None:
+        """The collector.
+
+        Args:
+            min_groups: a round that is complete with fewer groups is an error; 0 accepts any.
+        """
         self._queue = queue
         self._ledger = ledger
         self._max_lag_versions = max_lag_versions
+        self._min_groups = min_groups
         self._timeout_seconds = timeout_seconds
         self._should_stop = should_stop
         self._held: defaultdict[int, dict[int, QueuedGroup]] = defaultdict(dict)
@@ -74,6 +81,7 @@ class RoundCollector:
 
         Raises:
             DeadlineError: the round did not become complete in time.
+            ShortRoundError: it is complete with fewer than min_groups groups; its groups stay in the queue.
         """
         deadline = time.monotonic() + self._timeout_seconds
         while time.monotonic() < deadline:
@@ -82,6 +90,8 @@ class RoundCollector:
             for queued in self._queue.claim(max_groups=_CLAIM_BATCH, timeout_seconds=_POLL_SECONDS):
                 self._admit(queued, step=round_)
             state = self._ledger.round_state(round_)
+            if state.is_complete:
+                self._require_groups(state)
             held = self._held[round_]
             if state.is_complete and held.keys() >= set(state.accepted_positions):
                 del self._held[round_]
@@ -99,6 +109,15 @@ class RoundCollector:
         """Removes groups whose effect a checkpoint holds; rounds before rounds_before are over."""
         self._queue.acknowledge([item.entry_id for item in queued])
         self._queue.forget_rounds_before(rounds_before)
+
+    def _require_groups(self, state: RoundState) -> None:
+        if state.num_accepted < self._min_groups:
+            dropped = ", ".join(f"{n} {reason}" for reason, n in sorted(state.num_dropped.items()))
+            raise ShortRoundError(
+                f"round {state.round} has {state.num_accepted} of {self._min_groups} groups after {state.num_spent} "
+                f"prompts ({dropped} dropped); raise rollout.max_refills, use prompts the model solves sometimes, or "
+                'set rollout.when_short="train_short"'
+            )
 
     def _admit(self, queued: QueuedGroup, *, step: int) -> None:
         group = queued.group

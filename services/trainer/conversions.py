@@ -49,6 +49,7 @@ def report_to_proto(report: StepReport) -> trainer_pb2.StepReport:
         num_samples=round_.num_samples,
         num_response_tokens=round_.num_response_tokens,
         num_groups_dropped=round_.num_groups_dropped,
+        num_samples_left_out=round_.num_samples_left_out,
         accept_length=round_.accept_length,
         thinking_rate=round_.thinking_rate,
         mean_response_tokens=round_.mean_response_tokens,

@@ -16,6 +16,7 @@ from services.trainer.publishing import Publisher
 from services.trainer.rank_group import RankGroup
 from services.trainer.reports import Board, Phase, PublishSummary, StepReport
 from services.trainer.round_summary import summarize_round
+from services.trainer.sample_selection import SampleSelection
 from services.trainer.update_summary import summarize_updates
 
 logger = logging.getLogger(__name__)
@@ -56,6 +57,7 @@ class TrainingLoop:
         evaluation: HeldOutEvaluation,
         evaluate_every_steps: int,
         evaluation_prompts: int,
+        selection: SampleSelection,
         decoder: TextDecoder,
         board: Board,
         metrics: TrainerMetrics,
@@ -72,6 +74,7 @@ class TrainingLoop:
         self._evaluation = evaluation
         self._evaluate_every_steps = evaluate_every_steps
         self._evaluation_prompts = evaluation_prompts
+        self._selection = selection
         self._decoder = decoder
         self._board = board
         self._metrics = metrics
@@ -84,6 +87,8 @@ class TrainingLoop:
         Raises:
             AbortedError: a version could not be committed.
             DeadlineError: a round did not arrive in time.
+            ShortRoundError: a round has too few groups.
+            InvalidInputError: a sample is too long to train on.
         """
         self._collector.open(step=self._step)
         self._publish()
@@ -102,6 +107,7 @@ class TrainingLoop:
             return
         collected_at = time.monotonic()
         groups = [queued.group for queued in collected.queued]
+        selected = self._selection.select(groups)
         self._board.status.phase = Phase.TRAINING
         replies = self._ranks.carry_out(TrainRound(step=self._step, groups=tuple(groups)))
         trained_at = time.monotonic()
@@ -111,7 +117,7 @@ class TrainingLoop:
         self._save_if_due()
         report = StepReport(
             step=self._step - 1,
-            round=summarize_round(groups, collected.state, self._texts(groups)),
+            round=summarize_round(groups, collected.state, self._texts(groups), selected),
             update=summarize_updates([reply.figures for reply in replies]),
             publish=publish,
             wait_seconds=collected_at - started,

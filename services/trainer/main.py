@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from furlong.trainer.v1 import trainer_pb2_grpc
 
+from services.common.config.recipe import Recipe
 from services.common.errors import AbortedError, FurlongError
 from services.common.prompts.demonstrations import DemonstrationSource
 from services.common.prompts.prompt_source import open_demonstrations
@@ -20,6 +21,7 @@ from services.common.service_process import ServiceProcess, open_service_process
 from services.trainer.checkpoint_store import CheckpointStore
 from services.trainer.claiming import RoundCollector
 from services.trainer.loop import TrainingLoop
+from services.trainer.megatron.hub_config import read_model_shape
 from services.trainer.megatron.start import start_policy as start_megatron_policy
 from services.trainer.metrics import TrainerMetrics
 from services.trainer.orders import StopRank
@@ -31,6 +33,8 @@ from services.trainer.rank_work import RankWork
 from services.trainer.reports import Board, Phase
 from services.trainer.rollout_client import EvaluationClient
 from services.trainer.round_training import RoundTraining
+from services.trainer.sample_selection import SampleSelection
+from services.trainer.sequence_cost import BY_TOKENS, SequenceCost, forward_work
 from services.trainer.servicer import TrainerServicer
 from services.trainer.warm_start import WarmStart
 from services.weights.client import WeightsClient
@@ -38,6 +42,9 @@ from services.weights.sender import Sender
 from services.weights.transport import open_source_transport
 
 logger = logging.getLogger(__name__)
+
+# A caller whose stream of reports has just ended asks GetStatus why.
+_LAST_WORDS_SECONDS = 3.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -79,10 +86,30 @@ def _join_ranks(process: ServiceProcess) -> tuple[RankGroup, Policy]:
         rank=process.index,
         policy=policy,
         sender=Sender(rank=process.index, transport=transport),
-        round_training=RoundTraining(policy, recipe.trainer, seed=recipe.run.seed),
+        round_training=RoundTraining(
+            policy,
+            recipe.trainer,
+            selection=_selection(recipe),
+            sequence_cost=_sequence_cost(process),
+            seed=recipe.run.seed,
+        ),
         warm_start=WarmStart(policy, demonstrations, recipe.trainer) if demonstrations else None,
     )
     return RankGroup(policy, work), policy
+
+
+def _selection(recipe: Recipe) -> SampleSelection:
+    return SampleSelection(
+        max_tokens=recipe.trainer.max_tokens_per_rank,
+        drop_overlong=recipe.trainer.overlong_samples == "drop",
+        leave_out_truncated=recipe.rollout.overlong.filter,
+    )
+
+
+def _sequence_cost(process: ServiceProcess) -> SequenceCost:
+    if process.deployment.recipe.trainer.balance == "tokens":
+        return BY_TOKENS
+    return forward_work(read_model_shape(process.deployment.model_directory))
 
 
 def _demonstrations(process: ServiceProcess) -> DemonstrationSource | None:
@@ -119,6 +146,8 @@ def _lead(process: ServiceProcess) -> int:
         board.status.phase = Phase.FAILED
         board.status.last_error = str(error)
         logger.error("trainer failed", extra={"detail": str(error)})
+        board.close()
+        stop.wait(_LAST_WORDS_SECONDS)
         return 1
     finally:
         board.close()
@@ -151,6 +180,7 @@ def _run_loop(process: ServiceProcess, ranks: RankGroup, board: Board, stop: thr
             lease_seconds=recipe.redis.lease_seconds,
         ),
         max_lag_versions=recipe.rollout.max_lag_versions,
+        min_groups=recipe.rollout.prompts_per_step if recipe.rollout.when_short == "error" else 0,
         timeout_seconds=recipe.trainer.claim_timeout_seconds,
         should_stop=stop.is_set,
     )
@@ -166,6 +196,7 @@ def _run_loop(process: ServiceProcess, ranks: RankGroup, board: Board, stop: thr
         evaluation=EvaluationClient(deployment.addresses.rollout[0], process.credentials),
         evaluate_every_steps=recipe.rollout.evaluation.every_steps,
         evaluation_prompts=recipe.rollout.evaluation.num_prompts,
+        selection=_selection(recipe),
         decoder=Tokenizer.from_folder(deployment.model_directory),
         board=board,
         metrics=TrainerMetrics(process.registry),

@@ -35,6 +35,12 @@ class TrainerMetrics:
         self.groups_dropped = Counter(
             "trainer_groups_dropped_total", "Groups dropped or rejected, by reason.", ["reason"], registry=registry
         )
+        self.samples_left_out = Counter(
+            "trainer_samples_left_out_total",
+            "Samples of trained groups that were not trained on, by reason.",
+            ["reason"],
+            registry=registry,
+        )
 
     def observe(self, report: StepReport) -> None:
         """Takes over one step's report."""
@@ -57,6 +63,8 @@ class TrainerMetrics:
         self.queue_depth.set(report.queue_depth)
         for reason, count in report.round.num_groups_dropped.items():
             self.groups_dropped.labels(reason=reason).inc(count)
+        for reason, count in report.round.num_samples_left_out.items():
+            self.samples_left_out.labels(reason=reason).inc(count)
 
     def _gauge(self, name: str, documentation: str) -> Gauge:
         return Gauge(name, documentation, registry=self._registry)

@@ -10,6 +10,7 @@ import torch
 
 from services.common.errors import InvalidInputError
 from services.trainer.batch import PackedBatch
+from services.trainer.sequence_cost import BY_TOKENS, SequenceCost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,9 @@ class TrainingSequence:
 def split_updates(num_samples: int, *, updates_per_step: int, seed: str) -> list[list[int]]:
     """The sample indices of each optimizer step: a random permutation cut into shares that differ by one at most.
 
-    Steps left without a sample are left out, so there may be fewer than updates_per_step.
+    Steps left without a sample are left out, so there may be fewer than updates_per_step. The samples of a group may
+    go to different steps: their advantages are already taken, and no loss looks at siblings, so a group kept whole
+    would only leave each step with fewer prompts.
 
     Args:
         seed: whatever makes the round unique within the run and its history, such as "<run seed>/<step>".
@@ -49,23 +52,28 @@ def split_updates(num_samples: int, *, updates_per_step: int, seed: str) -> list
     return [share for share in shares if share]
 
 
-def plan_micro_batches(lengths: Sequence[int], *, max_tokens: int, data_parallel_size: int) -> list[list[list[int]]]:
+def plan_micro_batches(
+    lengths: Sequence[int], *, max_tokens: int, data_parallel_size: int, cost: SequenceCost = BY_TOKENS
+) -> list[list[list[int]]]:
     """For each rank its micro-batches, each a list of indices into lengths; all ranks have as many, at least one.
 
-    Every index is in exactly one micro-batch, and none exceeds max_tokens. Ranks are balanced by tokens as far as
-    whole sequences allow; a rank that is short of work has empty micro-batches, at the end.
+    Every index is in exactly one micro-batch, and none exceeds max_tokens, whatever the cost. The costs of two ranks
+    differ by at most the cost of the heaviest micro-batch less that of the lightest; balanced by tokens, by at most
+    the longest sequence. A rank that is short of work has empty micro-batches, at the end.
 
     Raises:
         InvalidInputError: a sequence is longer than max_tokens or has no token.
     """
     _check_lengths(lengths, max_tokens)
-    # Filling the least-filled bin, longest sequence first, keeps bins even; one more round of bins until all fit.
+    costs = [cost.of(length) for length in lengths]
+    # Filling the lightest bin, longest sequence first, keeps bins even; one more round of bins until all fit.
     order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
     num_rounds = max(1, -(-sum(lengths) // (max_tokens * data_parallel_size)))
     while True:
-        bins = _fill(order, lengths, max_tokens=max_tokens, num_bins=num_rounds * data_parallel_size)
+        num_bins = num_rounds * data_parallel_size
+        bins = _fill(order, lengths, costs, max_tokens=max_tokens, num_bins=num_bins)
         if bins is not None:
-            return _deal(bins, lengths, data_parallel_size)
+            return _deal(bins, costs, data_parallel_size)
         num_rounds += 1
 
 
@@ -123,27 +131,36 @@ def _check_lengths(lengths: Sequence[int], max_tokens: int) -> None:
             )
 
 
-def _fill(order: Sequence[int], lengths: Sequence[int], *, max_tokens: int, num_bins: int) -> list[list[int]] | None:
-    """Longest first into the least filled bin; None when a sequence fits no bin."""
+def _fill(
+    order: Sequence[int], lengths: Sequence[int], costs: Sequence[float], *, max_tokens: int, num_bins: int
+) -> list[list[int]] | None:
+    """Each sequence in turn into the lightest bin that has room; None when one has none."""
     bins: list[list[int]] = [[] for _ in range(num_bins)]
-    heap = [(0, bin_index) for bin_index in range(num_bins)]
+    num_tokens = [0] * num_bins
+    heap = [(0.0, bin_index) for bin_index in range(num_bins)]
     for index in order:
-        tokens, bin_index = heap[0]
-        if tokens + lengths[index] > max_tokens:
+        full = []
+        while heap and num_tokens[heap[0][1]] + lengths[index] > max_tokens:
+            full.append(heapq.heappop(heap))
+        if not heap:
             return None
-        heapq.heapreplace(heap, (tokens + lengths[index], bin_index))
+        cost, bin_index = heap[0]
+        heapq.heapreplace(heap, (cost + costs[index], bin_index))
+        for item in full:
+            heapq.heappush(heap, item)
+        num_tokens[bin_index] += lengths[index]
         bins[bin_index].append(index)
     return bins
 
 
-def _deal(bins: Sequence[list[int]], lengths: Sequence[int], num_ranks: int) -> list[list[list[int]]]:
-    """As many bins to each rank; in each round the fullest goes to the rank that has the fewest tokens."""
-    filled = sorted(((sum(lengths[index] for index in members), members) for members in bins), reverse=True)
+def _deal(bins: Sequence[list[int]], costs: Sequence[float], num_ranks: int) -> list[list[list[int]]]:
+    """As many bins to each rank; in each round the heaviest goes to the rank that has the least."""
+    filled = sorted(((sum(costs[index] for index in members), members) for members in bins), reverse=True)
     ranks: list[list[list[int]]] = [[] for _ in range(num_ranks)]
-    totals = [0] * num_ranks
+    totals = [0.0] * num_ranks
     for start in range(0, len(filled), num_ranks):
         by_total = sorted(range(num_ranks), key=lambda rank: totals[rank])
-        for rank, (tokens, members) in zip(by_total, filled[start : start + num_ranks], strict=True):
+        for rank, (cost, members) in zip(by_total, filled[start : start + num_ranks], strict=True):
             ranks[rank].append(members)
-            totals[rank] += tokens
+            totals[rank] += cost
     return ranks

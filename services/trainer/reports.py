@@ -43,6 +43,8 @@ class RoundSummary:
     """Groups trained on."""
     num_samples: int
     """Samples trained on."""
+    num_samples_left_out: dict[str, int]
+    """Samples of its groups that were not trained on, by reason; see sample_selection.py."""
     num_response_tokens: int
     """Response tokens trained on."""
     num_groups_dropped: dict[str, int]

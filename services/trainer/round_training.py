@@ -17,22 +17,39 @@ from services.trainer.learning_rate import ramped
 from services.trainer.loss_assembly import largest_mismatch, make_policy_loss, reject_unusable
 from services.trainer.packing import TrainingSequence, pack, plan_micro_batches, split_updates
 from services.trainer.policy import Policy
+from services.trainer.sample_selection import SampleSelection
+from services.trainer.sequence_cost import SequenceCost
 
 
 class RoundTraining:
     """Trains the policy on rounds. Collective."""
 
-    def __init__(self, policy: Policy, config: TrainerConfig, *, seed: int) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        config: TrainerConfig,
+        *,
+        selection: SampleSelection,
+        sequence_cost: SequenceCost,
+        seed: int,
+    ) -> None:
         self._policy = policy
         self._config = config
+        self._selection = selection
+        self._sequence_cost = sequence_cost
         self._seed = seed
 
     def train(self, step: int, groups: Sequence[Group]) -> dict[str, float]:
         """The round's optimizer steps; their figures, summed over updates and reduced over ranks.
 
-        max_mismatch is this rank's own. Without groups nothing happens and there are no figures.
+        max_mismatch is this rank's own. Without samples to train on nothing happens and there are no figures.
+
+        Raises:
+            InvalidInputError: a sample is too long; no rank has done anything yet.
         """
-        sequences = self._sequences(groups)
+        # Advantages are taken over whole groups, left-out samples included.
+        everything, selected = self._sequences(groups), self._selection.select(groups)
+        sequences = [everything[index] for index in selected.indices]
         seed = f"{self._seed}/{step}"
         shares = split_updates(len(sequences), updates_per_step=self._config.updates_per_step, seed=seed)
         updates = [self._prepare(self._batches(sequences, share)) for share in shares]
@@ -65,6 +82,7 @@ class RoundTraining:
             [sequences[index].num_tokens for index in share],
             max_tokens=self._config.max_tokens_per_rank,
             data_parallel_size=self._policy.data_parallel_size,
+            cost=self._sequence_cost,
         )
         mine = plan[self._policy.data_parallel_rank]
         return [pack(sequences, [share[position] for position in micro_batch]) for micro_batch in mine]

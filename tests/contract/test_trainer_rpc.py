@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import grpc
 import pytest
@@ -17,13 +18,19 @@ from services.common.server import ServedService, Server
 from services.common.telemetry import CallMetrics
 from services.trainer.reports import Board, Phase, PublishSummary, StepReport, UpdateSummary
 from services.trainer.round_summary import summarize_round
+from services.trainer.sample_selection import SelectedSamples
 from services.trainer.servicer import TrainerServicer
 
 
 def make_report(step: int, held_out_accuracy: float | None = None) -> StepReport:
     return StepReport(
         step=step,
-        round=summarize_round([], RoundState(round=step, num_accepted=0, num_leased=0, num_spent=0), []),
+        round=replace(
+            summarize_round(
+                [], RoundState(round=step, num_accepted=0, num_leased=0, num_spent=0), [], SelectedSamples(indices=())
+            ),
+            num_samples_left_out={"overlong": 3},
+        ),
         update=UpdateSummary(policy_loss=0.25, logprob_mismatch_max=0.5),
         publish=PublishSummary(
             is_committed=True, are_digests_equal=True, sync_seconds=0.5, pause_seconds=0.125, num_aborted=0
@@ -77,6 +84,7 @@ def test_watch_steps_streams_past_and_new_reports(board: Board, stub: trainer_pb
     board.add_report(make_report(2))
     second = next(stream).report
     assert (first.step, first.held_out_accuracy, second.step) == (1, 0.75, 2)
+    assert dict(second.num_samples_left_out) == {"overlong": 3}
     assert not second.HasField("held_out_accuracy")
     assert (second.policy_loss, second.logprob_mismatch_max, second.queue_depth) == (0.25, 0.5, 3)
     assert (second.sync_seconds, second.pause_seconds, second.is_committed) == (0.5, 0.125, True)

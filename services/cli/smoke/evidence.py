@@ -95,18 +95,22 @@ def _mismatch(reports: Sequence[StepReport]) -> dict[str, float]:
 
 
 def _samples(figures: RunFigures) -> dict[str, int]:
-    """Samples of the session. Lost are those that were queued and then neither trained, dropped nor queued any more."""
+    """Samples of the session. Lost are those that were queued and then neither trained, dropped nor queued any more.
+
+    Samples that the trainer left out of a group it trained on count as dropped.
+    """
     size = figures.samples_per_prompt
     pushed = size * sum(status.num_groups_pushed for status in figures.rollouts)
     trained = sum(report.num_samples for report in figures.session_reports)
     dropped_before_push = size * sum(sum(s.num_groups_dropped.values()) for s in figures.rollouts)
     dropped_after_push = size * _num_groups_refused(figures)
     entered = figures.num_queued_at_start + pushed
-    left = trained + dropped_after_push + figures.num_queued_at_end
+    left_out = sum(sum(report.num_samples_left_out.values()) for report in figures.session_reports)
+    left = trained + left_out + dropped_after_push + figures.num_queued_at_end
     return {
         "pushed": pushed,
         "trained": trained,
-        "dropped": dropped_before_push + dropped_after_push,
+        "dropped": dropped_before_push + left_out + dropped_after_push,
         "lost": max(0, entered - left),
     }
 

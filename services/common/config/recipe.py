@@ -82,15 +82,36 @@ class Recipe(Section):
                 f"{rollout.sampling.max_new_tokens} = {needed} exceeds rollout.engine.context_length "
                 f"{rollout.engine.context_length}; raise the latter or lower the former"
             )
-        if needed > self.trainer.max_tokens_per_rank:
+        if needed > self.trainer.max_tokens_per_rank and self.trainer.overlong_samples == "error":
             raise ValueError(
                 f"a sample may have {needed} tokens, more than trainer.max_tokens_per_rank "
-                f"{self.trainer.max_tokens_per_rank}; raise it to {needed}"
+                f'{self.trainer.max_tokens_per_rank}; raise it to {needed} or set trainer.overlong_samples="drop"'
             )
         queued = rollout.prompts_per_step * (rollout.max_lag_versions + 1 + self.trainer.checkpoint.every_steps)
         if queued > self.redis.max_queued_groups:
             raise ValueError(
                 f"redis.max_queued_groups is {self.redis.max_queued_groups}, but groups stay queued until the next "
                 f"checkpoint, which takes {queued}; raise it or lower trainer.checkpoint.every_steps"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_sampling_rules(self) -> "Recipe":
+        overlong, limit = self.rollout.overlong, self.rollout.sampling.max_new_tokens
+        if bool(overlong.penalty_buffer_tokens) != bool(overlong.penalty_factor):
+            raise ValueError(
+                f"rollout.overlong has penalty_buffer_tokens {overlong.penalty_buffer_tokens} and penalty_factor "
+                f"{overlong.penalty_factor}, of which one alone does nothing; set both above 0 or both to 0"
+            )
+        if overlong.penalty_buffer_tokens > limit:
+            raise ValueError(
+                f"rollout.overlong.penalty_buffer_tokens is {overlong.penalty_buffer_tokens}, more than "
+                f"rollout.sampling.max_new_tokens {limit}; set it to {limit} or less"
+            )
+        evaluation = self.rollout.evaluation
+        if evaluation.temperature == 0 and evaluation.samples_per_prompt > 1:
+            raise ValueError(
+                f"rollout.evaluation.samples_per_prompt is {evaluation.samples_per_prompt}, but at temperature 0 all "
+                "responses are the same; set samples_per_prompt=1 or a temperature above 0"
             )
         return self

@@ -34,6 +34,22 @@ class EvaluationConfig(Section):
     """Evaluate after every so many steps; 0: only when asked."""
     num_prompts: PositiveInt = 256
     """Held-out prompts of an evaluation within the run."""
+    samples_per_prompt: int = Field(default=1, ge=1, le=1024)
+    """Responses to each held-out prompt; above 1, pass@k is reported for k = 1, 2, 4, … and this number."""
+    pass_threshold: float = Field(default=1.0, allow_inf_nan=False)
+    """A response passes when its reward is at least this."""
+
+
+class OverlongConfig(Section):
+    """What becomes of responses that come near the token limit or reach it."""
+
+    penalty_buffer_tokens: NonNegativeInt = 0
+    """The reward falls linearly over so many last tokens before `sampling.max_new_tokens` (arXiv 2503.14476, eq. 13);
+    0 with penalty_factor 0: no penalty."""
+    penalty_factor: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """How far the reward has fallen at the limit."""
+    filter: bool = False
+    """Leave truncated responses out of the loss; their rewards stay in their groups' statistics."""
 
 
 class SpeculationConfig(Section):
@@ -80,10 +96,14 @@ class RolloutConfig(Section):
     samples_per_prompt: PositiveInt = 8
     """Samples of one group."""
     max_refills: NonNegativeInt = 1
-    """How many times `prompts_per_step` further prompts may replace dropped groups of a step; a step that is still
-    short then trains on what it has."""
+    """How many times `prompts_per_step` further prompts may replace dropped groups of a step. Only as many prompts
+    start as groups are missing."""
+    when_short: Literal["train_short", "error"] = "train_short"
+    """What a step does that is still short after its refills: train on what it has, or end the run."""
     drop_equal_rewards: bool = True
-    """Drop groups whose samples all have the same reward: they carry no gradient."""
+    """Drop groups whose samples all have exactly the same reward: they carry no gradient."""
+    overlong: OverlongConfig = OverlongConfig()
+    """Responses near the token limit."""
     max_lag_versions: NonNegativeInt = 0
     """Versions that the oldest token of a group may be behind the policy trained; 0 is on policy."""
     sampling: SamplingConfig = SamplingConfig()

@@ -124,9 +124,15 @@ class TrainerConfig(Section):
     parallel: ParallelConfig = ParallelConfig()
     """How they share the model."""
     updates_per_step: PositiveInt = 2
-    """Optimizer steps a round is split into."""
+    """Optimizer steps a round is split into, num_steps_per_rollout elsewhere. Samples of a group may go to different
+    steps: advantages are taken over whole groups before."""
     max_tokens_per_rank: PositiveInt = 4096
-    """Most tokens of one micro-batch on one rank."""
+    """Most tokens of one micro-batch on one rank, max_tokens_per_gpu elsewhere; never exceeded."""
+    balance: Literal["tokens", "flops"] = "tokens"
+    """What ranks and micro-batches get equal shares of: tokens, or the work of the model's matrices and attention."""
+    overlong_samples: Literal["error", "drop"] = "error"
+    """What happens to a sample longer than max_tokens_per_rank: the run ends and names it, or it is not trained on
+    and counted; its reward stays in its group's statistics."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """The optimizer."""
     algorithm: AlgorithmConfig = AlgorithmConfig()

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from services.common.errors import DeadlineError
+from services.common.errors import DeadlineError, ShortRoundError
 from services.common.memory_prompt_ledger import MemoryPromptLedger
 from services.common.memory_sample_queue import MemoryQueueState, MemorySampleQueue
 from services.common.records import FinishReason, Group, Sample, VersionSpan, group_id
@@ -40,11 +40,14 @@ class Scene:
     def queue(self) -> MemorySampleQueue:
         return MemorySampleQueue(run_id=RUN, max_groups=100, state=self.state)
 
-    def collector(self, *, max_lag_versions: int = 0, timeout_seconds: float = 5.0) -> RoundCollector:
+    def collector(
+        self, *, max_lag_versions: int = 0, min_groups: int = 0, timeout_seconds: float = 5.0
+    ) -> RoundCollector:
         return RoundCollector(
             queue=self.queue(),
             ledger=self.ledger,
             max_lag_versions=max_lag_versions,
+            min_groups=min_groups,
             timeout_seconds=timeout_seconds,
             should_stop=lambda: False,
         )
@@ -82,6 +85,30 @@ def test_a_round_that_stays_short_is_collected_as_it_is(scene: Scene) -> None:
     assert collected is not None
     assert len(collected.queued) == 1
     assert collected.state.num_dropped == {"equal_rewards": 2}
+
+
+def test_a_round_that_stays_short_is_an_error_where_the_recipe_says_so(scene: Scene) -> None:
+    scene.make(max_round=0, step=0)
+    for _ in range(2):
+        (lease,) = scene.ledger.lease(worker="w", max_round=0, max_prompts=1)
+        scene.ledger.settle_dropped(lease, reason="equal_rewards", rewards=[0.0])
+    message = (
+        r"round 0 has 1 of 2 groups after 3 prompts \(2 equal_rewards dropped\); raise rollout.max_refills, .*"
+        'when_short="train_short"'
+    )
+    with pytest.raises(ShortRoundError, match=message):
+        scene.collector(min_groups=2).collect(0)
+    # the group is neither lost nor acknowledged: with more refills, or without the rule, the run goes on from here
+    collected = scene.collector().collect(0)
+    assert collected is not None
+    assert [queued.group.position for queued in collected.queued] == [0]
+
+
+def test_a_full_round_is_collected_where_short_ones_are_errors(scene: Scene) -> None:
+    scene.make(max_round=0, step=0, count=2)
+    collected = scene.collector(min_groups=2).collect(0)
+    assert collected is not None
+    assert len(collected.queued) == 2
 
 
 def test_an_incomplete_round_ends_in_an_error_that_says_what_is_missing(scene: Scene) -> None:

@@ -24,12 +24,15 @@ from services.trainer.rank_group import RankGroup
 from services.trainer.rank_work import RankWork
 from services.trainer.reports import Board
 from services.trainer.round_training import RoundTraining
+from services.trainer.sample_selection import SampleSelection
+from services.trainer.sequence_cost import BY_TOKENS
 from services.weights.published import VersionState
 from services.weights.sender import Sender
 from services.weights.shm_transport import ShmSourceTransport
 from tests.unit.trainer.scripted_weights import ScriptedWeights, outcome
 
 RUN = "run"
+SELECTION = SampleSelection(max_tokens=64, drop_overlong=False, leave_out_truncated=False)
 CONFIG = TrainerConfig(
     updates_per_step=1,
     optimizer=OptimizerConfig(lr=1.0, ramp_steps=0),
@@ -119,7 +122,7 @@ class Trainer:
                 rank=0,
                 policy=self.policy,
                 sender=Sender(rank=0, transport=ShmSourceTransport("test-loop")),
-                round_training=RoundTraining(self.policy, CONFIG, seed=0),
+                round_training=RoundTraining(self.policy, CONFIG, selection=SELECTION, sequence_cost=BY_TOKENS, seed=0),
                 warm_start=None,
             )
         )
@@ -142,6 +145,7 @@ class Trainer:
                 queue=queue,
                 ledger=scene.ledger,
                 max_lag_versions=0,
+                min_groups=0,
                 timeout_seconds=2.0,
                 should_stop=self.stopped.is_set,
             ),
@@ -151,6 +155,7 @@ class Trainer:
             evaluation=self.evaluation,
             evaluate_every_steps=2,
             evaluation_prompts=50,
+            selection=SELECTION,
             decoder=Words(),
             board=self.board,
             metrics=TrainerMetrics(CollectorRegistry()),

@@ -8,13 +8,16 @@ from services.common.prompt_ledger import RoundState
 from services.common.records import FinishReason, Group, Sample, VersionSpan
 from services.trainer.reports import Board, PublishSummary, RoundSummary, StepReport, UpdateSummary
 from services.trainer.round_summary import summarize_round
+from services.trainer.sample_selection import SelectedSamples
 from services.trainer.update_summary import summarize_updates
 
 
 def make_report(step: int) -> StepReport:
     return StepReport(
         step=step,
-        round=summarize_round([], RoundState(round=step, num_accepted=0, num_leased=0, num_spent=0), []),
+        round=summarize_round(
+            [], RoundState(round=step, num_accepted=0, num_leased=0, num_spent=0), [], SelectedSamples(indices=())
+        ),
         update=UpdateSummary(),
         publish=PublishSummary(
             is_committed=True, are_digests_equal=True, sync_seconds=0.1, pause_seconds=0.01, num_aborted=0
@@ -82,11 +85,14 @@ def test_a_rounds_figures_by_hand() -> None:
         reward_sum=3.0,
         num_samples=4,
     )
-    summary = summarize_round([group], state, ["<think>7</think>8", "<think></think>8"])
+    summary = summarize_round(
+        [group], state, ["<think>7</think>8", "<think></think>8"], SelectedSamples(indices=(0, 1))
+    )
     assert summary == RoundSummary(
         mean_reward=0.75,
         num_groups=1,
         num_samples=2,
+        num_samples_left_out={},
         num_response_tokens=8,
         num_groups_dropped={"equal_rewards": 1, "too_old": 2},
         accept_length=2.0,  # (5 - 1 + 3 - 1) / (2 + 1)
@@ -95,6 +101,17 @@ def test_a_rounds_figures_by_hand() -> None:
         mean_lag_steps=0.5,
         max_lag_steps=1,
     )
+
+
+def test_a_left_out_sample_is_counted_and_in_no_other_figure_but_the_reward() -> None:
+    samples = (make_sample(0, steps=[(3, 5)], verify=1), make_sample(1, steps=[(4, 3)], verify=1))
+    group = Group(group_id="g", round=4, position=0, prompt_token_ids=(1,), samples=samples)
+    state = RoundState(round=4, num_accepted=1, num_leased=0, num_spent=1, reward_sum=1.0, num_samples=2)
+    selected = SelectedSamples(indices=(1,), num_left_out={"truncated": 1})
+    summary = summarize_round([group], state, ["<think>7</think>8", "8"], selected)
+    assert (summary.num_groups, summary.num_samples, summary.num_response_tokens) == (1, 1, 3)
+    assert summary.num_samples_left_out == {"truncated": 1}
+    assert (summary.mean_reward, summary.thinking_rate, summary.max_lag_steps) == (0.5, 0.0, 0)
 
 
 def test_update_figures_are_means_over_tokens_or_updates_and_the_mismatch_a_maximum_over_ranks() -> None:

@@ -116,6 +116,12 @@ def test_a_group_that_the_trainer_refused_is_dropped_not_lost() -> None:
     assert samples == {"pushed": 256, "trained": 248, "dropped": 24, "lost": 0}
 
 
+def test_samples_left_out_of_a_trained_group_are_dropped_not_lost() -> None:
+    reports = [make_report(0, num_samples=248, num_samples_left_out={"overlong": 5, "truncated": 3})]
+    samples = evidence_of(reports, [make_rollout_status(num_groups_pushed=32)])["samples"]
+    assert samples == {"pushed": 256, "trained": 248, "dropped": 8, "lost": 0}
+
+
 def test_a_group_that_vanished_is_lost() -> None:
     reports = [make_report(0, num_samples=248)]
     samples = evidence_of(reports, [make_rollout_status(num_groups_pushed=32)])["samples"]

@@ -144,6 +144,22 @@ class StepReport(google.protobuf.message.Message):
         ) -> None: ...
         def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
 
+    @typing.final
+    class NumSamplesLeftOutEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.int
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.int = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     STEP_FIELD_NUMBER: builtins.int
     MEAN_REWARD_FIELD_NUMBER: builtins.int
     NUM_GROUPS_FIELD_NUMBER: builtins.int
@@ -171,6 +187,7 @@ class StepReport(google.protobuf.message.Message):
     HELD_OUT_ACCURACY_FIELD_NUMBER: builtins.int
     QUEUE_DEPTH_FIELD_NUMBER: builtins.int
     ENTROPY_FIELD_NUMBER: builtins.int
+    NUM_SAMPLES_LEFT_OUT_FIELD_NUMBER: builtins.int
     step: builtins.int
     """The step, counted from zero; it turned version step into version step + 1."""
     mean_reward: builtins.float
@@ -227,6 +244,10 @@ class StepReport(google.protobuf.message.Message):
     def num_groups_dropped(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
         """Groups dropped for this round, by reason."""
 
+    @property
+    def num_samples_left_out(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
+        """Samples of the round's groups that were left out of the updates, by reason: overlong, truncated."""
+
     def __init__(
         self,
         *,
@@ -257,9 +278,10 @@ class StepReport(google.protobuf.message.Message):
         held_out_accuracy: builtins.float | None = ...,
         queue_depth: builtins.int = ...,
         entropy: builtins.float = ...,
+        num_samples_left_out: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_held_out_accuracy", b"_held_out_accuracy", "held_out_accuracy", b"held_out_accuracy"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_held_out_accuracy", b"_held_out_accuracy", "accept_length", b"accept_length", "are_digests_equal", b"are_digests_equal", "clip_fraction", b"clip_fraction", "entropy", b"entropy", "gradient_norm", b"gradient_norm", "held_out_accuracy", b"held_out_accuracy", "importance_weight_mean", b"importance_weight_mean", "is_committed", b"is_committed", "logprob_mismatch_max", b"logprob_mismatch_max", "logprob_mismatch_mean", b"logprob_mismatch_mean", "max_lag_steps", b"max_lag_steps", "mean_lag_steps", b"mean_lag_steps", "mean_response_tokens", b"mean_response_tokens", "mean_reward", b"mean_reward", "mtp_loss", b"mtp_loss", "num_groups", b"num_groups", "num_groups_dropped", b"num_groups_dropped", "num_response_tokens", b"num_response_tokens", "num_samples", b"num_samples", "pause_seconds", b"pause_seconds", "policy_loss", b"policy_loss", "queue_depth", b"queue_depth", "step", b"step", "sync_seconds", b"sync_seconds", "thinking_rate", b"thinking_rate", "train_seconds", b"train_seconds", "wait_seconds", b"wait_seconds"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_held_out_accuracy", b"_held_out_accuracy", "accept_length", b"accept_length", "are_digests_equal", b"are_digests_equal", "clip_fraction", b"clip_fraction", "entropy", b"entropy", "gradient_norm", b"gradient_norm", "held_out_accuracy", b"held_out_accuracy", "importance_weight_mean", b"importance_weight_mean", "is_committed", b"is_committed", "logprob_mismatch_max", b"logprob_mismatch_max", "logprob_mismatch_mean", b"logprob_mismatch_mean", "max_lag_steps", b"max_lag_steps", "mean_lag_steps", b"mean_lag_steps", "mean_response_tokens", b"mean_response_tokens", "mean_reward", b"mean_reward", "mtp_loss", b"mtp_loss", "num_groups", b"num_groups", "num_groups_dropped", b"num_groups_dropped", "num_response_tokens", b"num_response_tokens", "num_samples", b"num_samples", "num_samples_left_out", b"num_samples_left_out", "pause_seconds", b"pause_seconds", "policy_loss", b"policy_loss", "queue_depth", b"queue_depth", "step", b"step", "sync_seconds", b"sync_seconds", "thinking_rate", b"thinking_rate", "train_seconds", b"train_seconds", "wait_seconds", b"wait_seconds"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_held_out_accuracy", b"_held_out_accuracy"]) -> typing.Literal["held_out_accuracy"] | None: ...
 
 global___StepReport = StepReport
