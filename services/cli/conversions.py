@@ -6,6 +6,7 @@ from furlong.trainer.v1 import trainer_pb2
 from services.cli.records import (
     Evaluation,
     ExampleReply,
+    PassRate,
     RolloutStatus,
     StepReport,
     TrainerPhase,
@@ -55,9 +56,15 @@ def evaluation_from_proto(message: rollout_pb2.EvaluateResponse) -> Evaluation:
     return Evaluation(
         step=message.version.step,
         num_prompts=message.num_prompts,
+        samples_per_prompt=message.samples_per_prompt,
         mean_reward=message.mean_reward,
+        pass_rates=tuple(PassRate(k=item.k, rate=item.rate) for item in message.pass_rates),
         thinking_rate=message.thinking_rate,
+        truncation_rate=message.truncation_rate,
         mean_response_tokens=message.mean_response_tokens,
+        median_response_tokens=message.median_response_tokens,
+        p90_response_tokens=message.p90_response_tokens,
+        max_response_tokens=message.max_response_tokens,
         accept_length=message.accept_length,
         examples=tuple(
             ExampleReply(prompt=e.prompt, response=e.response, label=e.label, reward=e.reward) for e in message.examples

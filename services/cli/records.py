@@ -68,6 +68,16 @@ class ExampleReply:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PassRate:
+    """pass@k: the chance that one of k responses to a prompt passes."""
+
+    k: int
+    """Responses tried."""
+    rate: float
+    """Unbiased estimate, mean over the prompts."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """Figures over held-out prompts."""
 
@@ -75,12 +85,24 @@ class Evaluation:
     """Step of the version that generated."""
     num_prompts: int
     """Prompts evaluated."""
+    samples_per_prompt: int
+    """Responses to each."""
     mean_reward: float
     """Mean reward; the accuracy when rewards are 0 and 1."""
+    pass_rates: tuple[PassRate, ...]
+    """pass@k, by ascending k."""
     thinking_rate: float
     """Share of responses with a non-empty thought."""
+    truncation_rate: float
+    """Share of responses cut at the token limit."""
     mean_response_tokens: float
     """Mean response length, in tokens."""
+    median_response_tokens: float
+    """Median response length."""
+    p90_response_tokens: int
+    """Length that nine of ten responses do not exceed."""
+    max_response_tokens: int
+    """Longest response."""
     accept_length: float
     """Tokens per verify step; 0 without speculation."""
     examples: tuple[ExampleReply, ...]

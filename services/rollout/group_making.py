@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from services.common.errors import OverloadedError
@@ -11,8 +13,10 @@ from services.common.prompt_ledger import PromptLease, PromptLedger
 from services.common.records import Group, Prompt, group_id
 from services.common.sample_queue import SampleQueue
 from services.rollout.engine import Engine, SamplingParameters
+from services.rollout.group_rules import GroupRules
+from services.rollout.overlong import OverlongPenalty
 from services.rollout.scoring import ScoredResponse, Scorer, TextDecoder, sample_of, score_responses
-from services.rollout.tally import ACCEPTED, EQUAL_REWARDS, LATE, Tally
+from services.rollout.tally import ACCEPTED, LATE, Tally
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +48,8 @@ class GroupMaker:
         queue: SampleQueue,
         sampling: SamplingParameters,
         samples_per_prompt: int,
-        drop_equal_rewards: bool,
+        penalty: OverlongPenalty,
+        rules: GroupRules,
         require_end_token: bool,
         tally: Tally,
     ) -> None:
@@ -57,7 +62,8 @@ class GroupMaker:
         self._queue = queue
         self._sampling = sampling
         self._samples_per_prompt = samples_per_prompt
-        self._drop_equal_rewards = drop_equal_rewards
+        self._penalty = penalty
+        self._rules = rules
         self._require_end_token = require_end_token
         self._tally = tally
 
@@ -77,6 +83,21 @@ class GroupMaker:
 
     async def _make(self, lease: PromptLease) -> str:
         prompt = self._prompts.prompt_at(lease.position)
+        scored = await self._generate_and_score(prompt)
+        self._tally.add_responses(scored)
+        rewards = [item.reward for item in scored]
+        reason = self._rules.reason_to_drop(scored)
+        if reason is not None:
+            finite = [reward for reward in rewards if math.isfinite(reward)]
+            held = await asyncio.to_thread(self._ledger.settle_dropped, lease, reason=reason, rewards=finite)
+            return reason if held else LATE
+        group = self._group(lease, prompt, scored)
+        await asyncio.to_thread(_until_there_is_room, lambda: self._queue.push(group))
+        held = await asyncio.to_thread(self._ledger.settle_accepted, lease, rewards=rewards)
+        return ACCEPTED if held else LATE
+
+    async def _generate_and_score(self, prompt: Prompt) -> list[ScoredResponse]:
+        """The responses with the rewards to train on: the grader's less the penalty of long ones."""
         responses = await self._engine.generate(
             prompt.token_ids, sampling=self._sampling, num_samples=self._samples_per_prompt
         )
@@ -89,15 +110,7 @@ class GroupMaker:
                 require_end_token=self._require_end_token,
             ),
         )
-        self._tally.add_responses(scored)
-        rewards = [item.reward for item in scored]
-        if self._drop_equal_rewards and len(set(rewards)) == 1:
-            held = await asyncio.to_thread(self._ledger.settle_dropped, lease, reason=EQUAL_REWARDS, rewards=rewards)
-            return EQUAL_REWARDS if held else LATE
-        group = self._group(lease, prompt, scored)
-        await asyncio.to_thread(_until_there_is_room, lambda: self._queue.push(group))
-        held = await asyncio.to_thread(self._ledger.settle_accepted, lease, rewards=rewards)
-        return ACCEPTED if held else LATE
+        return [replace(item, reward=item.reward + self._penalty.of(len(item.response.token_ids))) for item in scored]
 
     def _group(self, lease: PromptLease, prompt: Prompt, scored: Sequence[ScoredResponse]) -> Group:
         name = group_id(run_id=self._run_id, round_=lease.round, position=lease.position)

@@ -19,7 +19,7 @@ from services.common.redis_prompt_ledger import RedisPromptLedger
 from services.common.redis_sample_queue import RedisSampleQueue
 from services.common.server import ServedService, Server
 from services.common.service_process import ServiceProcess, open_service_process
-from services.rollout.conversions import evaluation_sampling, training_sampling
+from services.rollout.conversions import evaluation_plan, group_rules, overlong_penalty, training_sampling
 from services.rollout.engine import Engine
 from services.rollout.engine_thread import LoopCommitter
 from services.rollout.evaluation import Evaluator
@@ -129,7 +129,8 @@ def _build(process: ServiceProcess, engine: Engine) -> _Parts:
         queue=RedisSampleQueue(redis, run_id=deployment.run_id, max_groups=recipe.redis.max_queued_groups),
         sampling=training_sampling(rollout.sampling),
         samples_per_prompt=rollout.samples_per_prompt,
-        drop_equal_rewards=rollout.drop_equal_rewards,
+        penalty=overlong_penalty(rollout),
+        rules=group_rules(rollout),
         require_end_token=recipe.reward.require_end_token,
         tally=tally,
     )
@@ -149,7 +150,7 @@ def _build(process: ServiceProcess, engine: Engine) -> _Parts:
         decoder=tokenizer,
         scorer=scorer,
         require_end_token=recipe.reward.require_end_token,
-        batch_prompts=2 * rollout.engine.max_running_requests,
+        batch_responses=2 * rollout.engine.max_running_requests,
     )
     return _Parts(tokenizer=tokenizer, tally=tally, evaluator=evaluator, generation=generation)
 
@@ -180,7 +181,7 @@ def _start_server(
         evaluator=parts.evaluator,
         control=control,
         tally=parts.tally,
-        evaluation_sampling=evaluation_sampling(recipe.rollout.sampling, recipe.rollout.evaluation),
+        evaluation_plan=evaluation_plan(recipe.rollout.sampling, recipe.rollout.evaluation),
         context_length=recipe.rollout.engine.context_length,
     )
     rollout_service = ServedService(

@@ -8,16 +8,21 @@ from furlong.rollout.v1 import rollout_pb2, rollout_pb2_grpc
 from services.common.conversions import version_to_proto
 from services.common.errors import InvalidInputError
 from services.common.prompts.tokenizer import Tokenizer
-from services.rollout.conversions import figures_to_proto, generated_to_proto, sampling_from_proto
+from services.rollout.conversions import (
+    MAX_SAMPLES,
+    evaluation_plan_from_proto,
+    figures_to_proto,
+    generated_to_proto,
+    sampling_from_proto,
+)
 from services.rollout.engine import Engine, SamplingParameters
 from services.rollout.engine_thread import run_on_loop
-from services.rollout.evaluation import Evaluator
+from services.rollout.evaluation import EvaluationPlan, Evaluator
 from services.rollout.generation_control import GenerationControl
 from services.rollout.scoring import ScoredResponse
 from services.rollout.tally import Tally
 
 _DEFAULT_DEADLINE_SECONDS = 600.0
-_MAX_SAMPLES = 1024
 
 
 class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
@@ -32,7 +37,7 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         evaluator: Evaluator,
         control: GenerationControl,
         tally: Tally,
-        evaluation_sampling: SamplingParameters,
+        evaluation_plan: EvaluationPlan,
         context_length: int,
     ) -> None:
         self._engine = engine
@@ -41,7 +46,7 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         self._evaluator = evaluator
         self._control = control
         self._tally = tally
-        self._evaluation_sampling = evaluation_sampling
+        self._evaluation_plan = evaluation_plan
         self._context_length = context_length
 
     def Generate(
@@ -51,8 +56,8 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         sampling = sampling_from_proto(request.sampling)
         prompt_token_ids = self._prompt_token_ids(request, sampling)
         num_samples = request.num_samples or 1
-        if not 1 <= num_samples <= _MAX_SAMPLES:
-            raise InvalidInputError(f"num_samples is {num_samples}, wanted 1 to {_MAX_SAMPLES}")
+        if not 1 <= num_samples <= MAX_SAMPLES:
+            raise InvalidInputError(f"num_samples is {num_samples}, wanted 1 to {MAX_SAMPLES}")
         responses = run_on_loop(
             self._loop,
             self._engine.generate(prompt_token_ids, sampling=sampling, num_samples=num_samples),
@@ -74,17 +79,10 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         self, request: rollout_pb2.EvaluateRequest, context: grpc.ServicerContext
     ) -> rollout_pb2.EvaluateResponse:
         """Figures over held-out prompts."""
-        if request.num_prompts < 0 or request.num_examples < 0:
-            raise InvalidInputError(
-                f"num_prompts is {request.num_prompts} and num_examples {request.num_examples}; wanted 0 or more"
-            )
-        has_sampling = request.HasField("sampling")
-        sampling = sampling_from_proto(request.sampling) if has_sampling else self._evaluation_sampling
+        plan = evaluation_plan_from_proto(request, default=self._evaluation_plan)
         figures = run_on_loop(
             self._loop,
-            self._evaluator.evaluate(
-                num_prompts=request.num_prompts, sampling=sampling, num_examples=request.num_examples
-            ),
+            self._evaluator.evaluate(plan),
             timeout_seconds=_remaining_seconds(context),
             what="the evaluation",
         )

@@ -10,7 +10,6 @@ from services.rollout.metrics import RolloutMetrics
 from services.rollout.scoring import ScoredResponse
 
 ACCEPTED = "accepted"
-EQUAL_REWARDS = "equal_rewards"
 LATE = "late"
 """The lease was no longer held: another worker makes the group."""
 

@@ -21,12 +21,14 @@ from services.common.server import ServedService, Server
 from services.common.telemetry import CallMetrics
 from services.common.tiny_model.making import make_tiny_model
 from services.rollout.engine import SamplingParameters
-from services.rollout.evaluation import Evaluator
+from services.rollout.evaluation import EvaluationPlan, Evaluator
 from services.rollout.fake_engine import FakeEngine
 from services.rollout.generation import GenerationLoop
 from services.rollout.generation_control import GenerationControl
 from services.rollout.group_making import GroupMaker
+from services.rollout.group_rules import GroupRules
 from services.rollout.metrics import RolloutMetrics
+from services.rollout.overlong import OverlongPenalty
 from services.rollout.scoring import ResponseToScore
 from services.rollout.servicer import RolloutServicer
 from services.rollout.tally import Tally
@@ -72,7 +74,8 @@ class Service:
             queue=self.queue,
             sampling=SAMPLING,
             samples_per_prompt=2,
-            drop_equal_rewards=False,
+            penalty=OverlongPenalty(max_new_tokens=8, buffer_tokens=0, factor=0.0),
+            rules=GroupRules(drop_equal_rewards=False, filter_truncated=False),
             require_end_token=True,
             tally=tally,
         )
@@ -97,11 +100,13 @@ class Service:
                 decoder=self.tokenizer,
                 scorer=FirstDigitScorer(),
                 require_end_token=True,
-                batch_prompts=64,
+                batch_responses=64,
             ),
             control=self.control,
             tally=tally,
-            evaluation_sampling=SAMPLING,
+            evaluation_plan=EvaluationPlan(
+                num_prompts=0, samples_per_prompt=1, pass_threshold=1.0, sampling=SAMPLING, num_examples=0
+            ),
             context_length=32,
         )
         self.server = Server(
@@ -196,10 +201,43 @@ def test_evaluate_gives_figures_of_one_version(service: Service, stub: rollout_p
     assert (reply.thinking_rate, reply.truncation_rate, reply.mean_response_tokens) == (0.0, 0.0, 2.0)
 
 
-def test_an_evaluation_of_a_negative_number_of_prompts_is_refused(stub: rollout_pb2_grpc.RolloutServiceStub) -> None:
-    request = rollout_pb2.EvaluateRequest(num_prompts=-1)
-    with pytest.raises(InvalidInputError, match="num_prompts is -1"):
-        call(lambda: stub.Evaluate(request, timeout=5), peer="rollout")
+def test_evaluate_with_several_samples_gives_pass_rates(
+    service: Service, stub: rollout_pb2_grpc.RolloutServiceStub
+) -> None:
+    service.commit(2)
+    request = rollout_pb2.EvaluateRequest(num_prompts=40, samples_per_prompt=3, pass_threshold=0.5, num_examples=40)
+    reply = stub.Evaluate(request, timeout=30)
+    assert (reply.num_prompts, reply.samples_per_prompt, reply.pass_threshold) == (40, 3, 0.5)
+    # Samples 0 and 2 answer 1, sample 1 answers 2. Of a prompt whose answer begins with 1 two of three pass, and so
+    # does every pair; of one that begins with 2 one passes, and two of the three pairs hold it.
+    ones = sum(example.label[0] == "1" for example in reply.examples) / 40
+    twos = sum(example.label[0] == "2" for example in reply.examples) / 40
+    assert [item.k for item in reply.pass_rates] == [1, 2, 3]
+    wanted = [ones * 2 / 3 + twos / 3, ones + twos * 2 / 3, ones + twos]
+    assert [item.rate for item in reply.pass_rates] == pytest.approx(wanted)
+    assert reply.mean_reward == pytest.approx(wanted[0])
+    assert (reply.median_response_tokens, reply.p90_response_tokens, reply.max_response_tokens) == (2.0, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (rollout_pb2.EvaluateRequest(num_prompts=-1), "num_prompts is -1"),
+        (rollout_pb2.EvaluateRequest(samples_per_prompt=1025), "samples_per_prompt is 1025, wanted 1 to 1024"),
+        (rollout_pb2.EvaluateRequest(pass_threshold=float("nan")), "pass_threshold is nan"),
+        (
+            rollout_pb2.EvaluateRequest(
+                samples_per_prompt=2, sampling=rollout_pb2.SamplingParameters(max_new_tokens=4)
+            ),
+            "samples_per_prompt is 2 at temperature 0",
+        ),
+    ],
+)
+def test_an_evaluation_that_cannot_be_is_refused(
+    stub: rollout_pb2_grpc.RolloutServiceStub, request_: rollout_pb2.EvaluateRequest, message: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        call(lambda: stub.Evaluate(request_, timeout=5), peer="rollout")
 
 
 def test_start_generation_is_idempotent_and_status_counts(

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from services.cli.records import Evaluation, ExampleReply, RolloutStatus, StepReport, TrainerStatus
+from services.cli.records import Evaluation, ExampleReply, PassRate, RolloutStatus, StepReport, TrainerStatus
 from services.cli.smoke.evidence import EvidenceValue, PhaseSeconds, RunFigures, build_evidence
 from services.cli.smoke.launch import Cluster, RunPlan, require_trainer_alive
 from services.cli.smoke.learning_curve import draw_learning_curve
@@ -207,6 +207,7 @@ def _evaluation_from_json(text: str) -> Evaluation:
     try:
         table = json.loads(text)
         examples = tuple(ExampleReply(**example) for example in table.pop("examples"))
-        return Evaluation(**table, examples=examples)
+        pass_rates = tuple(PassRate(**rate) for rate in table.pop("pass_rates"))
+        return Evaluation(**table, examples=examples, pass_rates=pass_rates)
     except (ValueError, TypeError, KeyError) as error:
         raise InvalidInputError(f"baseline.json is no evaluation ({error}); start a new run") from error

@@ -3,6 +3,7 @@
 from services.cli.records import (
     Evaluation,
     ExampleReply,
+    PassRate,
     RolloutStatus,
     StepReport,
     TrainerPhase,
@@ -65,9 +66,15 @@ def make_evaluation(
     return Evaluation(
         step=step,
         num_prompts=num_prompts,
+        samples_per_prompt=1,
         mean_reward=mean_reward,
+        pass_rates=(PassRate(k=1, rate=mean_reward),),
         thinking_rate=thinking_rate,
+        truncation_rate=0.125,
         mean_response_tokens=8.0,
+        median_response_tokens=7.5,
+        p90_response_tokens=12,
+        max_response_tokens=16,
         accept_length=1.6,
         examples=(ExampleReply(prompt="47+85", response="\\boxed{132}", label="132", reward=1.0),),
     )

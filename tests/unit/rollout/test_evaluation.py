@@ -1,14 +1,17 @@
 """Scoring and held-out evaluation, by hand."""
 
 import asyncio
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from services.common.errors import AbortedError, InvalidInputError
 from services.common.records import FinishReason, PolicyVersion, Prompt, Score
 from services.rollout.engine import EngineResponse, SamplingParameters
-from services.rollout.evaluation import Evaluator, ExampleReply
+from services.rollout.evaluation import EvaluationPlan, Evaluator, ExampleReply
+from services.rollout.evaluation_figures import LengthFigures
 from services.rollout.fake_engine import FakeEngine
 from services.rollout.scoring import ResponseToScore, sample_of, score_responses
 
@@ -47,14 +50,26 @@ def respond(token_ids: tuple[int, ...], step: int, sample: int) -> tuple[int, ..
     return (1, 3, 2, END) if token_ids[1] == 7 else (1, 2, 4, 4)
 
 
-def evaluator(engine: FakeEngine, prompts: Sequence[Prompt], *, batch_prompts: int = 10) -> Evaluator:
+def evaluator(engine: FakeEngine, prompts: Sequence[Prompt], *, batch_responses: int = 10) -> Evaluator:
     return Evaluator(
         engine=engine,
         prompts=prompts,
         decoder=WordDecoder(),
         scorer=ContainsScorer(),
         require_end_token=True,
-        batch_prompts=batch_prompts,
+        batch_responses=batch_responses,
+    )
+
+
+def plan(
+    *, num_prompts: int = 0, samples_per_prompt: int = 1, pass_threshold: float = 1.0, num_examples: int = 0
+) -> EvaluationPlan:
+    return EvaluationPlan(
+        num_prompts=num_prompts,
+        samples_per_prompt=samples_per_prompt,
+        pass_threshold=pass_threshold,
+        sampling=SAMPLING,
+        num_examples=num_examples,
     )
 
 
@@ -65,35 +80,70 @@ async def engine_of_version(step: int) -> FakeEngine:
 
 
 async def test_figures_over_two_prompts_by_hand() -> None:
-    figures = await evaluator(await engine_of_version(3), [prompt("7"), prompt("8")], batch_prompts=1).evaluate(
-        num_prompts=0, sampling=SAMPLING, num_examples=1
+    figures = await evaluator(await engine_of_version(3), [prompt("7"), prompt("8")], batch_responses=1).evaluate(
+        plan(num_examples=1)
     )
-    assert (figures.version.step, figures.num_prompts) == (3, 2)
+    assert (figures.version.step, figures.num_prompts, figures.samples_per_prompt) == (3, 2, 1)
     assert figures.mean_reward == 0.5  # the second answer is right but has no end
-    assert (figures.thinking_rate, figures.truncation_rate, figures.mean_response_tokens) == (0.5, 0.5, 4.0)
+    assert (figures.thinking_rate, figures.truncation_rate) == (0.5, 0.5)
+    assert figures.lengths == LengthFigures(mean=4.0, median=4.0, p90=4, max=4)
+    assert figures.pass_rates == {1: 0.5}
     assert figures.examples == (
         ExampleReply(prompt="?7", response="<think>7</think><|endoftext|>", label="7", reward=1.0),
     )
 
 
 async def test_only_the_first_prompts_are_evaluated_when_a_number_is_given() -> None:
-    figures = await evaluator(await engine_of_version(0), [prompt("7"), prompt("8")]).evaluate(
-        num_prompts=1, sampling=SAMPLING, num_examples=0
-    )
+    figures = await evaluator(await engine_of_version(0), [prompt("7"), prompt("8")]).evaluate(plan(num_prompts=1))
     assert (figures.num_prompts, figures.mean_reward, figures.examples) == (1, 1.0, ())
+
+
+async def test_several_samples_of_a_prompt_give_pass_rates_and_length_figures() -> None:
+    def answer(token_ids: tuple[int, ...], step: int, sample: int) -> tuple[int, ...]:
+        """Prompt 7: samples 0 and 1 of 4 are right; prompt 8: none. Sample i has i + 1 tokens."""
+        right = token_ids[1] == 7 and sample < 2
+        return (*[3 if right else 1] * sample, *([3] if right and sample == 0 else []), END)
+
+    engine = FakeEngine(respond=answer, end_token_id=END)
+    await engine.commit(PolicyVersion(run_id="r", step=0), ())
+    figures = await evaluator(engine, [prompt("7"), prompt("8")], batch_responses=4).evaluate(
+        plan(samples_per_prompt=4, num_examples=2)
+    )
+    assert (figures.num_prompts, figures.samples_per_prompt, figures.mean_reward) == (2, 4, 0.25)
+    # of the six pairs of prompt 7's samples five hold a right one; any three do
+    assert figures.pass_rates == pytest.approx({1: 0.25, 2: 5 / 12, 4: 0.5})
+    # lengths 2, 2, 3, 4 and 1, 2, 3, 4
+    assert figures.lengths == LengthFigures(mean=2.625, median=2.5, p90=4, max=4)
+    assert [example.prompt for example in figures.examples] == ["?7", "?8"]
+
+
+async def test_a_reward_that_is_no_number_is_an_error_not_a_figure() -> None:
+    class BrokenScorer(ContainsScorer):
+        def score_batch(self, items: Sequence[ResponseToScore]) -> list[Score]:
+            return [replace(score, value=math.nan) for score in super().score_batch(items)]
+
+    engine = await engine_of_version(0)
+    broken = Evaluator(
+        engine=engine,
+        prompts=[prompt("7")],
+        decoder=WordDecoder(),
+        scorer=BrokenScorer(),
+        require_end_token=True,
+        batch_responses=4,
+    )
+    with pytest.raises(InvalidInputError, match="1 of 1 rewards are no finite numbers; check the grader"):
+        await broken.evaluate(plan())
 
 
 async def test_without_prompts_the_remedy_is_named() -> None:
     with pytest.raises(InvalidInputError, match=r"set data\.held_out_data"):
-        await evaluator(await engine_of_version(0), []).evaluate(num_prompts=0, sampling=SAMPLING, num_examples=0)
+        await evaluator(await engine_of_version(0), []).evaluate(plan())
 
 
 async def test_an_evaluation_over_two_versions_is_given_up() -> None:
     engine = FakeEngine(respond=respond, end_token_id=END, seconds_per_token=0.1)
     await engine.commit(PolicyVersion(run_id="r", step=0), ())
-    task = asyncio.create_task(
-        evaluator(engine, [prompt("7")]).evaluate(num_prompts=0, sampling=SAMPLING, num_examples=0)
-    )
+    task = asyncio.create_task(evaluator(engine, [prompt("7")]).evaluate(plan()))
     await asyncio.sleep(0.15)
     await engine.commit(PolicyVersion(run_id="r", step=1), ())
     with pytest.raises(AbortedError, match="tokens of versions"):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -15,13 +16,16 @@ from services.rollout.engine import SamplingParameters
 from services.rollout.fake_engine import FakeEngine
 from services.rollout.generation import GenerationLoop
 from services.rollout.group_making import GroupMaker
+from services.rollout.group_rules import GroupRules
 from services.rollout.metrics import RolloutMetrics
+from services.rollout.overlong import OverlongPenalty
 from services.rollout.scoring import ResponseToScore
 from services.rollout.staleness import newest_open_round
 from services.rollout.tally import Tally
 
 GROUPS_PER_ROUND = 2
 END = 0
+NO_PENALTY = OverlongPenalty(max_new_tokens=4, buffer_tokens=0, factor=0.0)
 
 
 class NumberedPrompts:
@@ -68,17 +72,22 @@ class Scene:
         self,
         rule: Callable[[str, str], float] = half_right,
         *,
+        groups_per_round: int = GROUPS_PER_ROUND,
         max_prompts_per_round: int = 4,
         max_lag_versions: int = 0,
         num_rounds: int = 100,
         max_groups: int = 100,
         scorer: RuleScorer | None = None,
         seconds_per_token: float = 0.0,
+        penalty: OverlongPenalty = NO_PENALTY,
+        filter_truncated: bool = False,
+        require_end_token: bool = True,
+        answer: Callable[[tuple[int, ...], int, int], tuple[int, ...]] = respond,
     ) -> None:
-        self.engine = FakeEngine(respond=respond, end_token_id=END, seconds_per_token=seconds_per_token)
+        self.engine = FakeEngine(respond=answer, end_token_id=END, seconds_per_token=seconds_per_token)
         self.ledger = MemoryPromptLedger(
             run_id="run",
-            groups_per_round=GROUPS_PER_ROUND,
+            groups_per_round=groups_per_round,
             max_prompts_per_round=max_prompts_per_round,
             lease_seconds=1e6,
             clock=lambda: 0.0,
@@ -96,8 +105,9 @@ class Scene:
             queue=self.queue,
             sampling=SamplingParameters(temperature=1.0, top_p=1.0, max_new_tokens=4),
             samples_per_prompt=2,
-            drop_equal_rewards=True,
-            require_end_token=True,
+            penalty=penalty,
+            rules=GroupRules(drop_equal_rewards=True, filter_truncated=filter_truncated),
+            require_end_token=require_end_token,
             tally=self.tally,
         )
         self.loop = GenerationLoop(
@@ -194,6 +204,61 @@ async def test_refills_are_bounded_when_no_group_ever_carries_a_gradient() -> No
     state = scene.ledger.round_state(0)
     assert (state.num_accepted, state.num_spent, state.num_samples) == (0, 4, 8)
     assert scene.queued() == []
+
+
+async def test_one_dropped_group_of_256_costs_one_further_prompt_not_a_wave_of_them() -> None:
+    scene = Scene(
+        lambda label, response: 1.0 if label == "17" else half_right(label, response),
+        groups_per_round=256,
+        max_prompts_per_round=512,
+        max_groups=300,
+    )
+    await scene.commit(0)
+    await scene.run_until(lambda: scene.is_complete(0))
+    state = scene.ledger.round_state(0)
+    assert (state.num_accepted, state.num_dropped, state.num_spent) == (256, {"equal_rewards": 1}, 257)
+    assert scene.tally.figures().num_samples == 2 * 257
+
+
+async def test_a_group_with_a_nan_reward_is_dropped_with_its_reason_and_replaced() -> None:
+    scene = Scene(
+        lambda label, response: math.nan if label == "0" and response.startswith("21") else half_right(label, response)
+    )
+    await scene.commit(0)
+    await scene.run_until(lambda: scene.is_complete(0))
+    state = scene.ledger.round_state(0)
+    assert state.num_dropped == {"non_finite_reward": 1}
+    assert (state.reward_sum, state.num_samples) == (3.0, 5)  # three groups of one right; the NaN counts nowhere
+    assert scene.queued() == [(0, 1), (0, 2)]
+
+
+async def test_long_responses_lose_reward_before_groups_are_judged() -> None:
+    # All are right; sample 0 has 2 tokens of at most 4, sample 1 has 3. A buffer of 2 takes half of the factor.
+    scene = Scene(
+        lambda label, response: 1.0,
+        penalty=OverlongPenalty(max_new_tokens=4, buffer_tokens=2, factor=0.5),
+        answer=lambda prompt, step, sample: (20, END) if sample == 0 else (20, 20, END),
+    )
+    await scene.commit(0)
+    await scene.run_until(lambda: scene.is_complete(0))
+    claimed = MemorySampleQueue(run_id="run", max_groups=100, state=scene.state).claim(max_groups=9, timeout_seconds=0)
+    assert [[sample.reward for sample in item.group.samples] for item in claimed] == [[1.0, 0.75], [1.0, 0.75]]
+    assert scene.ledger.round_state(0).reward_sum == 3.5
+
+
+@pytest.mark.parametrize(("filter_truncated", "dropped"), [(True, {"all_truncated": 4}), (False, {})])
+async def test_a_group_of_truncated_responses_is_dropped_when_the_trainer_leaves_them_out(
+    filter_truncated: bool, dropped: dict[str, int]
+) -> None:
+    scene = Scene(
+        lambda label, response: float(response.startswith("20")),
+        filter_truncated=filter_truncated,
+        answer=lambda prompt, step, sample: (20 + sample % 2,) * 9,
+        require_end_token=False,
+    )
+    await scene.commit(0)
+    await scene.run_until(lambda: scene.is_complete(0))
+    assert scene.ledger.round_state(0).num_dropped == dropped
 
 
 async def test_a_failing_grader_ends_the_loop_and_gives_its_prompts_back() -> None:

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from furlong.common.v1 import sample_pb2 as furlong_dot_common_dot_v1_dot_sample__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n furlong/rollout/v1/rollout.proto\x12\x12\x66urlong.rollout.v1\x1a\x1e\x66urlong/common/v1/sample.proto\"P\n\x12SamplingParameters\x12\x13\n\x0btemperature\x18\x01 \x01(\x01\x12\r\n\x05top_p\x18\x02 \x01(\x01\x12\x16\n\x0emax_new_tokens\x18\x03 \x01(\x05\"\xa3\x01\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x18\n\x10prompt_token_ids\x18\x02 \x03(\x05\x12\x13\n\x0bprompt_text\x18\x03 \x01(\t\x12\x13\n\x0bnum_samples\x18\x04 \x01(\x05\x12\x38\n\x08sampling\x18\x05 \x01(\x0b\x32&.furlong.rollout.v1.SamplingParameters\"L\n\x11GeneratedResponse\x12)\n\x06sample\x18\x01 \x01(\x0b\x32\x19.furlong.common.v1.Sample\x12\x0c\n\x04text\x18\x02 \x01(\t\"L\n\x10GenerateResponse\x12\x38\n\tresponses\x18\x01 \x03(\x0b\x32%.furlong.rollout.v1.GeneratedResponse\"\x8a\x01\n\x0f\x45valuateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x13\n\x0bnum_prompts\x18\x02 \x01(\x05\x12\x38\n\x08sampling\x18\x03 \x01(\x0b\x32&.furlong.rollout.v1.SamplingParameters\x12\x14\n\x0cnum_examples\x18\x04 \x01(\x05\"O\n\x0c\x45xampleReply\x12\x0e\n\x06prompt\x18\x01 \x01(\t\x12\x10\n\x08response\x18\x02 \x01(\t\x12\r\n\x05label\x18\x03 \x01(\t\x12\x0e\n\x06reward\x18\x04 \x01(\x01\"\x88\x02\n\x10\x45valuateResponse\x12\x31\n\x07version\x18\x01 \x01(\x0b\x32 .furlong.common.v1.PolicyVersion\x12\x13\n\x0bnum_prompts\x18\x02 \x01(\x05\x12\x13\n\x0bmean_reward\x18\x03 \x01(\x01\x12\x15\n\rthinking_rate\x18\x04 \x01(\x01\x12\x17\n\x0ftruncation_rate\x18\x05 \x01(\x01\x12\x1c\n\x14mean_response_tokens\x18\x06 \x01(\x01\x12\x15\n\raccept_length\x18\x07 \x01(\x01\x12\x32\n\x08\x65xamples\x18\x08 \x03(\x0b\x32 .furlong.rollout.v1.ExampleReply\",\n\x16StartGenerationRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\".\n\x17StartGenerationResponse\x12\x13\n\x0bwas_running\x18\x01 \x01(\x08\"\x12\n\x10GetStatusRequest\"\x8e\x03\n\x11GetStatusResponse\x12\x31\n\x07version\x18\x01 \x01(\x0b\x32 .furlong.common.v1.PolicyVersion\x12\x15\n\ris_generating\x18\x02 \x01(\x08\x12\x19\n\x11num_groups_pushed\x18\x03 \x01(\x03\x12W\n\x12num_groups_dropped\x18\x04 \x03(\x0b\x32;.furlong.rollout.v1.GetStatusResponse.NumGroupsDroppedEntry\x12\x1d\n\x15num_samples_generated\x18\x05 \x01(\x03\x12\x1c\n\x14num_tokens_generated\x18\x06 \x01(\x03\x12\x1a\n\x12generation_seconds\x18\x07 \x01(\x01\x12\x15\n\raccept_length\x18\x08 \x01(\x01\x12\x12\n\nlast_error\x18\t \x01(\t\x1a\x37\n\x15NumGroupsDroppedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x32\x84\x03\n\x0eRolloutService\x12U\n\x08Generate\x12#.furlong.rollout.v1.GenerateRequest\x1a$.furlong.rollout.v1.GenerateResponse\x12U\n\x08\x45valuate\x12#.furlong.rollout.v1.EvaluateRequest\x1a$.furlong.rollout.v1.EvaluateResponse\x12j\n\x0fStartGeneration\x12*.furlong.rollout.v1.StartGenerationRequest\x1a+.furlong.rollout.v1.StartGenerationResponse\x12X\n\tGetStatus\x12$.furlong.rollout.v1.GetStatusRequest\x1a%.furlong.rollout.v1.GetStatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n furlong/rollout/v1/rollout.proto\x12\x12\x66urlong.rollout.v1\x1a\x1e\x66urlong/common/v1/sample.proto\"P\n\x12SamplingParameters\x12\x13\n\x0btemperature\x18\x01 \x01(\x01\x12\r\n\x05top_p\x18\x02 \x01(\x01\x12\x16\n\x0emax_new_tokens\x18\x03 \x01(\x05\"\xa3\x01\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x18\n\x10prompt_token_ids\x18\x02 \x03(\x05\x12\x13\n\x0bprompt_text\x18\x03 \x01(\t\x12\x13\n\x0bnum_samples\x18\x04 \x01(\x05\x12\x38\n\x08sampling\x18\x05 \x01(\x0b\x32&.furlong.rollout.v1.SamplingParameters\"L\n\x11GeneratedResponse\x12)\n\x06sample\x18\x01 \x01(\x0b\x32\x19.furlong.common.v1.Sample\x12\x0c\n\x04text\x18\x02 \x01(\t\"L\n\x10GenerateResponse\x12\x38\n\tresponses\x18\x01 \x03(\x0b\x32%.furlong.rollout.v1.GeneratedResponse\"\xd6\x01\n\x0f\x45valuateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x13\n\x0bnum_prompts\x18\x02 \x01(\x05\x12\x38\n\x08sampling\x18\x03 \x01(\x0b\x32&.furlong.rollout.v1.SamplingParameters\x12\x14\n\x0cnum_examples\x18\x04 \x01(\x05\x12\x1a\n\x12samples_per_prompt\x18\x05 \x01(\x05\x12\x1b\n\x0epass_threshold\x18\x06 \x01(\x01H\x00\x88\x01\x01\x42\x11\n\x0f_pass_threshold\"#\n\x08PassRate\x12\t\n\x01k\x18\x01 \x01(\x05\x12\x0c\n\x04rate\x18\x02 \x01(\x01\"O\n\x0c\x45xampleReply\x12\x0e\n\x06prompt\x18\x01 \x01(\t\x12\x10\n\x08response\x18\x02 \x01(\t\x12\r\n\x05label\x18\x03 \x01(\t\x12\x0e\n\x06reward\x18\x04 \x01(\x01\"\xc8\x03\n\x10\x45valuateResponse\x12\x31\n\x07version\x18\x01 \x01(\x0b\x32 .furlong.common.v1.PolicyVersion\x12\x13\n\x0bnum_prompts\x18\x02 \x01(\x05\x12\x13\n\x0bmean_reward\x18\x03 \x01(\x01\x12\x15\n\rthinking_rate\x18\x04 \x01(\x01\x12\x17\n\x0ftruncation_rate\x18\x05 \x01(\x01\x12\x1c\n\x14mean_response_tokens\x18\x06 \x01(\x01\x12\x15\n\raccept_length\x18\x07 \x01(\x01\x12\x32\n\x08\x65xamples\x18\x08 \x03(\x0b\x32 .furlong.rollout.v1.ExampleReply\x12\x1a\n\x12samples_per_prompt\x18\t \x01(\x05\x12\x16\n\x0epass_threshold\x18\n \x01(\x01\x12\x30\n\npass_rates\x18\x0b \x03(\x0b\x32\x1c.furlong.rollout.v1.PassRate\x12\x1e\n\x16median_response_tokens\x18\x0c \x01(\x01\x12\x1b\n\x13p90_response_tokens\x18\r \x01(\x05\x12\x1b\n\x13max_response_tokens\x18\x0e \x01(\x05\",\n\x16StartGenerationRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\".\n\x17StartGenerationResponse\x12\x13\n\x0bwas_running\x18\x01 \x01(\x08\"\x12\n\x10GetStatusRequest\"\x8e\x03\n\x11GetStatusResponse\x12\x31\n\x07version\x18\x01 \x01(\x0b\x32 .furlong.common.v1.PolicyVersion\x12\x15\n\ris_generating\x18\x02 \x01(\x08\x12\x19\n\x11num_groups_pushed\x18\x03 \x01(\x03\x12W\n\x12num_groups_dropped\x18\x04 \x03(\x0b\x32;.furlong.rollout.v1.GetStatusResponse.NumGroupsDroppedEntry\x12\x1d\n\x15num_samples_generated\x18\x05 \x01(\x03\x12\x1c\n\x14num_tokens_generated\x18\x06 \x01(\x03\x12\x1a\n\x12generation_seconds\x18\x07 \x01(\x01\x12\x15\n\raccept_length\x18\x08 \x01(\x01\x12\x12\n\nlast_error\x18\t \x01(\t\x1a\x37\n\x15NumGroupsDroppedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x32\x84\x03\n\x0eRolloutService\x12U\n\x08Generate\x12#.furlong.rollout.v1.GenerateRequest\x1a$.furlong.rollout.v1.GenerateResponse\x12U\n\x08\x45valuate\x12#.furlong.rollout.v1.EvaluateRequest\x1a$.furlong.rollout.v1.EvaluateResponse\x12j\n\x0fStartGeneration\x12*.furlong.rollout.v1.StartGenerationRequest\x1a+.furlong.rollout.v1.StartGenerationResponse\x12X\n\tGetStatus\x12$.furlong.rollout.v1.GetStatusRequest\x1a%.furlong.rollout.v1.GetStatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,21 +43,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GENERATERESPONSE']._serialized_start=414
   _globals['_GENERATERESPONSE']._serialized_end=490
   _globals['_EVALUATEREQUEST']._serialized_start=493
-  _globals['_EVALUATEREQUEST']._serialized_end=631
-  _globals['_EXAMPLEREPLY']._serialized_start=633
-  _globals['_EXAMPLEREPLY']._serialized_end=712
-  _globals['_EVALUATERESPONSE']._serialized_start=715
-  _globals['_EVALUATERESPONSE']._serialized_end=979
-  _globals['_STARTGENERATIONREQUEST']._serialized_start=981
-  _globals['_STARTGENERATIONREQUEST']._serialized_end=1025
-  _globals['_STARTGENERATIONRESPONSE']._serialized_start=1027
-  _globals['_STARTGENERATIONRESPONSE']._serialized_end=1073
-  _globals['_GETSTATUSREQUEST']._serialized_start=1075
-  _globals['_GETSTATUSREQUEST']._serialized_end=1093
-  _globals['_GETSTATUSRESPONSE']._serialized_start=1096
-  _globals['_GETSTATUSRESPONSE']._serialized_end=1494
-  _globals['_GETSTATUSRESPONSE_NUMGROUPSDROPPEDENTRY']._serialized_start=1439
-  _globals['_GETSTATUSRESPONSE_NUMGROUPSDROPPEDENTRY']._serialized_end=1494
-  _globals['_ROLLOUTSERVICE']._serialized_start=1497
-  _globals['_ROLLOUTSERVICE']._serialized_end=1885
+  _globals['_EVALUATEREQUEST']._serialized_end=707
+  _globals['_PASSRATE']._serialized_start=709
+  _globals['_PASSRATE']._serialized_end=744
+  _globals['_EXAMPLEREPLY']._serialized_start=746
+  _globals['_EXAMPLEREPLY']._serialized_end=825
+  _globals['_EVALUATERESPONSE']._serialized_start=828
+  _globals['_EVALUATERESPONSE']._serialized_end=1284
+  _globals['_STARTGENERATIONREQUEST']._serialized_start=1286
+  _globals['_STARTGENERATIONREQUEST']._serialized_end=1330
+  _globals['_STARTGENERATIONRESPONSE']._serialized_start=1332
+  _globals['_STARTGENERATIONRESPONSE']._serialized_end=1378
+  _globals['_GETSTATUSREQUEST']._serialized_start=1380
+  _globals['_GETSTATUSREQUEST']._serialized_end=1398
+  _globals['_GETSTATUSRESPONSE']._serialized_start=1401
+  _globals['_GETSTATUSRESPONSE']._serialized_end=1799
+  _globals['_GETSTATUSRESPONSE_NUMGROUPSDROPPEDENTRY']._serialized_start=1744
+  _globals['_GETSTATUSRESPONSE_NUMGROUPSDROPPEDENTRY']._serialized_end=1799
+  _globals['_ROLLOUTSERVICE']._serialized_start=1802
+  _globals['_ROLLOUTSERVICE']._serialized_end=2190
 # @@protoc_insertion_point(module_scope)

@@ -133,12 +133,18 @@ class EvaluateRequest(google.protobuf.message.Message):
     NUM_PROMPTS_FIELD_NUMBER: builtins.int
     SAMPLING_FIELD_NUMBER: builtins.int
     NUM_EXAMPLES_FIELD_NUMBER: builtins.int
+    SAMPLES_PER_PROMPT_FIELD_NUMBER: builtins.int
+    PASS_THRESHOLD_FIELD_NUMBER: builtins.int
     request_id: builtins.str
     """Names the call in logs of both sides. Empty: the server makes one."""
     num_prompts: builtins.int
     """Number of held-out prompts, taken in their fixed order. Zero: all of them."""
     num_examples: builtins.int
-    """Number of example replies wanted in the answer. Zero: none."""
+    """Number of example replies wanted in the answer, each to another prompt. Zero: none."""
+    samples_per_prompt: builtins.int
+    """Number of responses to each prompt, at most 1024. Zero: the recipe's number."""
+    pass_threshold: builtins.float
+    """A response passes when its reward is at least this. Unset: the recipe's threshold."""
     @property
     def sampling(self) -> global___SamplingParameters:
         """How to draw tokens. Unset: the recipe's evaluation sampling."""
@@ -150,11 +156,36 @@ class EvaluateRequest(google.protobuf.message.Message):
         num_prompts: builtins.int = ...,
         sampling: global___SamplingParameters | None = ...,
         num_examples: builtins.int = ...,
+        samples_per_prompt: builtins.int = ...,
+        pass_threshold: builtins.float | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["sampling", b"sampling"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["num_examples", b"num_examples", "num_prompts", b"num_prompts", "request_id", b"request_id", "sampling", b"sampling"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_pass_threshold", b"_pass_threshold", "pass_threshold", b"pass_threshold", "sampling", b"sampling"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_pass_threshold", b"_pass_threshold", "num_examples", b"num_examples", "num_prompts", b"num_prompts", "pass_threshold", b"pass_threshold", "request_id", b"request_id", "samples_per_prompt", b"samples_per_prompt", "sampling", b"sampling"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_pass_threshold", b"_pass_threshold"]) -> typing.Literal["pass_threshold"] | None: ...
 
 global___EvaluateRequest = EvaluateRequest
+
+@typing.final
+class PassRate(google.protobuf.message.Message):
+    """PassRate is pass@k: the chance that one of k responses to a prompt passes."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    K_FIELD_NUMBER: builtins.int
+    RATE_FIELD_NUMBER: builtins.int
+    k: builtins.int
+    """Number of responses tried, at least 1."""
+    rate: builtins.float
+    """Unbiased estimate, mean over the prompts, 0 to 1."""
+    def __init__(
+        self,
+        *,
+        k: builtins.int = ...,
+        rate: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["k", b"k", "rate", b"rate"]) -> None: ...
+
+global___PassRate = PassRate
 
 @typing.final
 class ExampleReply(google.protobuf.message.Message):
@@ -200,10 +231,16 @@ class EvaluateResponse(google.protobuf.message.Message):
     MEAN_RESPONSE_TOKENS_FIELD_NUMBER: builtins.int
     ACCEPT_LENGTH_FIELD_NUMBER: builtins.int
     EXAMPLES_FIELD_NUMBER: builtins.int
+    SAMPLES_PER_PROMPT_FIELD_NUMBER: builtins.int
+    PASS_THRESHOLD_FIELD_NUMBER: builtins.int
+    PASS_RATES_FIELD_NUMBER: builtins.int
+    MEDIAN_RESPONSE_TOKENS_FIELD_NUMBER: builtins.int
+    P90_RESPONSE_TOKENS_FIELD_NUMBER: builtins.int
+    MAX_RESPONSE_TOKENS_FIELD_NUMBER: builtins.int
     num_prompts: builtins.int
     """Number of prompts evaluated."""
     mean_reward: builtins.float
-    """Mean reward over the prompts."""
+    """Mean reward over all responses."""
     thinking_rate: builtins.float
     """Share of responses with a non-empty thought between the think tags, 0 to 1."""
     truncation_rate: builtins.float
@@ -212,13 +249,27 @@ class EvaluateResponse(google.protobuf.message.Message):
     """Mean response length, in tokens."""
     accept_length: builtins.float
     """Mean accept length: tokens per verify step. Zero: no speculation."""
+    samples_per_prompt: builtins.int
+    """Number of responses to each prompt, at least 1."""
+    pass_threshold: builtins.float
+    """The threshold in force."""
+    median_response_tokens: builtins.float
+    """Median response length, in tokens."""
+    p90_response_tokens: builtins.int
+    """Least length that at least nine of ten responses do not exceed, in tokens."""
+    max_response_tokens: builtins.int
+    """Longest response, in tokens."""
     @property
     def version(self) -> furlong.common.v1.sample_pb2.PolicyVersion:
         """The version that generated. All prompts of one evaluation use the same version or the call is ABORTED."""
 
     @property
     def examples(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ExampleReply]:
-        """The first num_examples replies."""
+        """The first replies to the first num_examples prompts."""
+
+    @property
+    def pass_rates(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PassRate]:
+        """pass@k for k = 1, 2, 4, … below samples_per_prompt, and for that number, ascending."""
 
     def __init__(
         self,
@@ -231,9 +282,15 @@ class EvaluateResponse(google.protobuf.message.Message):
         mean_response_tokens: builtins.float = ...,
         accept_length: builtins.float = ...,
         examples: collections.abc.Iterable[global___ExampleReply] | None = ...,
+        samples_per_prompt: builtins.int = ...,
+        pass_threshold: builtins.float = ...,
+        pass_rates: collections.abc.Iterable[global___PassRate] | None = ...,
+        median_response_tokens: builtins.float = ...,
+        p90_response_tokens: builtins.int = ...,
+        max_response_tokens: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["version", b"version"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["accept_length", b"accept_length", "examples", b"examples", "mean_response_tokens", b"mean_response_tokens", "mean_reward", b"mean_reward", "num_prompts", b"num_prompts", "thinking_rate", b"thinking_rate", "truncation_rate", b"truncation_rate", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["accept_length", b"accept_length", "examples", b"examples", "max_response_tokens", b"max_response_tokens", "mean_response_tokens", b"mean_response_tokens", "mean_reward", b"mean_reward", "median_response_tokens", b"median_response_tokens", "num_prompts", b"num_prompts", "p90_response_tokens", b"p90_response_tokens", "pass_rates", b"pass_rates", "pass_threshold", b"pass_threshold", "samples_per_prompt", b"samples_per_prompt", "thinking_rate", b"thinking_rate", "truncation_rate", b"truncation_rate", "version", b"version"]) -> None: ...
 
 global___EvaluateResponse = EvaluateResponse
 
