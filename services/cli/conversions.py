@@ -103,5 +103,9 @@ def step_report_from_proto(message: trainer_pb2.StepReport) -> StepReport:
         are_digests_equal=message.are_digests_equal,
         held_out_accuracy=message.held_out_accuracy if has_accuracy else None,
         queue_depth=message.queue_depth,
+        importance_cut_fraction=message.importance_cut_fraction,
+        rejected_token_fraction=message.rejected_token_fraction,
+        sequence_masked_fraction=message.sequence_masked_fraction,
         entropy=message.entropy,
+        kl=message.kl,
     )

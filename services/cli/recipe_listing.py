@@ -3,8 +3,6 @@
 import json
 from collections.abc import Iterator
 
-from pydantic.fields import FieldInfo
-
 from services.common.config.base import Section
 
 
@@ -14,22 +12,29 @@ def recipe_toml(recipe: Section) -> str:
 
 
 def _section_lines(section: Section, names: tuple[str, ...]) -> Iterator[str]:
-    fields = type(section).model_fields
     values = {name: value for name, value in section if not isinstance(value, Section)}
     if names and values:
         yield ""
         yield f"[{'.'.join(names)}]"
     for name, value in values.items():
-        yield from _comment(fields[name])
+        yield from _comment(section, name)
         yield f"{name} = {_toml_value(value)}"
     for name, value in section:
         if isinstance(value, Section):
             yield from _section_lines(value, (*names, name))
 
 
-def _comment(field: FieldInfo) -> Iterator[str]:
-    for line in (field.description or "").splitlines():
+def _comment(section: Section, name: str) -> Iterator[str]:
+    for line in _description(type(section), name).splitlines():
         yield f"# {line.strip()}"
+
+
+def _description(section: type[Section], name: str) -> str:
+    """The docstring of the key; of a key that only has another default here, that of the class it comes from."""
+    fields = [
+        base.model_fields[name] for base in section.__mro__ if issubclass(base, Section) and name in base.model_fields
+    ]
+    return next((field.description for field in fields if field.description), "")
 
 
 def _toml_value(value: object) -> str:

@@ -128,7 +128,7 @@ class StepReport:
     num_groups_dropped: dict[str, int]
     """Groups dropped for this round, by reason."""
     policy_loss: float
-    """Mean over the updates."""
+    """The policy loss as the recipe aggregates it, without KL and entropy terms."""
     mtp_loss: float
     """Mean loss of the MTP layer; 0 when it is not trained."""
     gradient_norm: float
@@ -140,7 +140,13 @@ class StepReport:
     logprob_mismatch_max: float
     """Largest such difference."""
     importance_weight_mean: float
-    """Mean truncated importance weight."""
+    """Mean importance weight."""
+    importance_cut_fraction: float
+    """Share of response tokens whose importance ratio was out of bounds."""
+    rejected_token_fraction: float
+    """Share of response tokens that were rejected before training."""
+    sequence_masked_fraction: float
+    """Share of response tokens that off-policy sequence masking left without a loss."""
     accept_length: float
     """Tokens per verify step of the trained samples; 0 without speculation."""
     thinking_rate: float
@@ -169,3 +175,5 @@ class StepReport:
     """Groups waiting in the queue after the step."""
     entropy: float
     """Mean entropy of the policy, in nats."""
+    kl: float
+    """Mean estimate of the divergence from the reference, in nats; 0 without a KL term."""

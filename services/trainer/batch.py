@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
+from services.trainer.algorithms.sequences import Sequences
+
 
 @dataclass(frozen=True, kw_only=True)
 class PackedBatch:
@@ -39,6 +41,11 @@ class PackedBatch:
     def num_sequences(self) -> int:
         """N."""
         return self.cu_seqlens.numel() - 1
+
+    @property
+    def sequences(self) -> Sequences:
+        """Which tokens belong together."""
+        return Sequences(cu_seqlens=self.cu_seqlens)
 
     @property
     def num_loss_tokens(self) -> int:

@@ -115,10 +115,13 @@ class TrainingLoop:
         self._step += 1
         publish = self._publish()
         self._save_if_due()
+        update = summarize_updates([reply.figures for reply in replies])
         report = StepReport(
             step=self._step - 1,
-            round=summarize_round(groups, collected.state, self._texts(groups), selected),
-            update=summarize_updates([reply.figures for reply in replies]),
+            round=summarize_round(
+                groups, collected.state, self._texts(groups), selected, num_rejected=update.num_samples_rejected
+            ),
+            update=update,
             publish=publish,
             wait_seconds=collected_at - started,
             train_seconds=trained_at - collected_at,

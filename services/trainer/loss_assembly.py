@@ -4,70 +4,34 @@ Legend: T tokens of a micro-batch.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 
-from services.common.config.trainer import AlgorithmConfig
+from services.common.config.algorithm import AlgorithmConfig
+from services.trainer.algorithm_choice import policy_loss
 from services.trainer.algorithms.aggregation import token_count, token_sum
-from services.trainer.algorithms.importance import (
-    absolute_mismatch,
-    mask_without_rejected,
-    truncated_weights,
-)
-from services.trainer.algorithms.policy_loss import POLICY_LOSSES, PolicyLossInputs
+from services.trainer.algorithms.importance import absolute_mismatch
+from services.trainer.algorithms.kl import kl_estimate, weighted_estimate
+from services.trainer.algorithms.policy_loss import PolicyLoss, PolicyLossInputs
+from services.trainer.algorithms.sequence_masking import masked_by_divergence
 from services.trainer.batch import PackedBatch
 from services.trainer.policy import LossFunction, LossSums, TokenStatistics
+from services.trainer.update_preparation import PreparedBatch
 
 
-@dataclass(frozen=True, kw_only=True)
-class AcceptedBatches:
-    """Micro-batches whose every counted token has usable log-probabilities."""
+def make_policy_loss(algorithm: AlgorithmConfig, prepared: Sequence[PreparedBatch]) -> LossFunction:
+    """The algorithm's loss as a sum; divide by the update's global_count.
 
-    batches: list[PackedBatch]
-    """As many as came in, in their order; rejected sequences are masked."""
-    num_rejected: int
-    """Sequences masked."""
-
-
-def reject_unusable(batches: Sequence[PackedBatch], old_logprobs: Sequence[torch.Tensor]) -> AcceptedBatches:
-    """Masks sequences with a NaN or infinite log-probability of the engine or the trainer.
-
-    To be called before the loss tokens are counted: rejected tokens belong to no denominator.
+    It is the sum over tokens of aggregation weight x (importance weight x policy loss + kl coefficient x divergence -
+    entropy coefficient x entropy). Metric sums: policy_loss, which divided by global_count is the first of the three;
+    and, each a mean over tokens when divided by num_tokens, clip_fraction, entropy, kl, importance_weight,
+    importance_cut, sequence_masked and logprob_mismatch; and num_tokens itself.
 
     Args:
-        old_logprobs: [T] of each micro-batch, under the trainer.
+        prepared: the micro-batches of the call.
     """
-    accepted, num_rejected = [], 0
-    for batch, old in zip(batches, old_logprobs, strict=True):
-        mask, num_new = mask_without_rejected(batch.engine_logprobs + old, batch.loss_mask, batch.cu_seqlens)
-        accepted.append(replace(batch, loss_mask=mask))
-        num_rejected += num_new
-    return AcceptedBatches(batches=accepted, num_rejected=num_rejected)
-
-
-def largest_mismatch(batches: Sequence[PackedBatch], old_logprobs: Sequence[torch.Tensor]) -> float:
-    """The largest |log p_trainer - log p_engine| of a counted token, in nats; 0 when none counts."""
-    return max(
-        (
-            float(absolute_mismatch(old, batch.engine_logprobs, batch.loss_mask).max())
-            for batch, old in zip(batches, old_logprobs, strict=True)
-        ),
-        default=0.0,
-    )
-
-
-def make_policy_loss(algorithm: AlgorithmConfig, old_logprobs: Sequence[torch.Tensor]) -> LossFunction:
-    """The algorithm's loss as a sum over tokens; divide by the step's number of loss tokens.
-
-    Metric sums, each a mean when divided by num_tokens: policy_loss, clip_fraction, entropy, importance_weight,
-    logprob_mismatch; and num_tokens itself.
-
-    Args:
-        old_logprobs: [T] of each micro-batch of the call, under the trainer before the step's first update.
-    """
-    return partial(_policy_loss, algorithm, old_logprobs)
+    return partial(_policy_loss, algorithm, policy_loss(algorithm), prepared)
 
 
 def supervised_loss(statistics: TokenStatistics, batch: PackedBatch, index: int) -> LossSums:
@@ -82,30 +46,77 @@ def supervised_loss(statistics: TokenStatistics, batch: PackedBatch, index: int)
 
 def _policy_loss(
     algorithm: AlgorithmConfig,
-    old_logprobs: Sequence[torch.Tensor],
+    token_loss: PolicyLoss,
+    prepared: Sequence[PreparedBatch],
     statistics: TokenStatistics,
     batch: PackedBatch,
     index: int,
 ) -> LossSums:
-    trainer_logprobs, mask = old_logprobs[index], batch.loss_mask
-    inputs = PolicyLossInputs(
-        logprobs=statistics.logprobs,
-        old_logprobs=trainer_logprobs if algorithm.old_logprobs == "trainer" else batch.engine_logprobs,
-        advantages=batch.advantages,
-        mask=mask,
-        cu_seqlens=batch.cu_seqlens,
-    )
-    losses = POLICY_LOSSES[algorithm.type](inputs, algorithm.clip_low, algorithm.clip_high)
-    weights = truncated_weights(trainer_logprobs, batch.engine_logprobs, mask, cap=algorithm.tis_cap)
-    loss_sum = token_sum(losses.losses * weights, mask)
+    item, mask = prepared[index], batch.loss_mask
+    inputs = _inputs(algorithm, item, statistics)
+    result = token_loss(inputs)
+    weights = item.importance_weights
+    is_masked = _masked_sequences(algorithm, inputs)
+    if is_masked is not None:
+        weights = torch.where(is_masked, torch.zeros_like(weights), weights)
+    entropies = torch.where(mask, statistics.entropies, torch.zeros_like(statistics.entropies))
+    divergences = _divergences(algorithm, item, inputs)
+    losses = policy_losses = result.losses * weights
+    if algorithm.kl.placement == "loss" and divergences is not None:
+        losses = losses + algorithm.kl.coefficient * divergences
+    if algorithm.entropy_coefficient:
+        losses = losses - algorithm.entropy_coefficient * entropies
     sums = {
-        "policy_loss": loss_sum.detach(),
-        "clip_fraction": losses.is_clipped,
-        "entropy": token_sum(statistics.entropies, mask),
-        "importance_weight": weights,
-        "logprob_mismatch": absolute_mismatch(trainer_logprobs, batch.engine_logprobs, mask),
+        "policy_loss": policy_losses.detach() * item.aggregation_weights,
+        "clip_fraction": result.is_clipped,
+        "entropy": entropies.detach(),
+        "importance_weight": item.importance_weights,
+        "importance_cut": item.is_cut,
+        "logprob_mismatch": absolute_mismatch(item.old_logprobs, batch.engine_logprobs, mask),
     }
-    return LossSums(loss_sum=loss_sum, metric_sums=_totals(sums) | {"num_tokens": float(token_count(mask))})
+    if divergences is not None:
+        sums["kl"] = divergences.detach()
+    if is_masked is not None:
+        sums["sequence_masked"] = is_masked
+    return LossSums(
+        loss_sum=(losses * item.aggregation_weights).sum(),
+        metric_sums=_totals(sums) | {"num_tokens": float(token_count(mask))},
+    )
+
+
+def _inputs(algorithm: AlgorithmConfig, item: PreparedBatch, statistics: TokenStatistics) -> PolicyLossInputs:
+    batch = item.batch
+    return PolicyLossInputs(
+        logprobs=statistics.logprobs,
+        old_logprobs=item.old_logprobs if algorithm.old_logprobs == "trainer" else batch.engine_logprobs,
+        advantages=batch.advantages,
+        mask=batch.loss_mask,
+        sequences=batch.sequences,
+    )
+
+
+def _masked_sequences(algorithm: AlgorithmConfig, inputs: PolicyLossInputs) -> torch.Tensor | None:
+    """[T] bool, None without off-policy sequence masking."""
+    if not algorithm.max_divergence:
+        return None
+    return masked_by_divergence(
+        inputs.logprobs,
+        inputs.old_logprobs,
+        inputs.advantages,
+        inputs.mask,
+        inputs.sequences,
+        max_divergence=algorithm.max_divergence,
+    )
+
+
+def _divergences(algorithm: AlgorithmConfig, item: PreparedBatch, inputs: PolicyLossInputs) -> torch.Tensor | None:
+    """[T] estimate of the divergence from the reference; None without a reference."""
+    if item.reference_logprobs is None:
+        return None
+    estimate = kl_estimate(algorithm.kl.estimator, inputs.logprobs, item.reference_logprobs, inputs.mask)
+    if not algorithm.kl.unbiased:
+        return estimate
+    return weighted_estimate(estimate, inputs.logprobs, inputs.old_logprobs, inputs.mask)
 
 
 def _totals(tensors: dict[str, torch.Tensor]) -> dict[str, float]:

@@ -91,6 +91,7 @@ def _join_ranks(process: ServiceProcess) -> tuple[RankGroup, Policy]:
             recipe.trainer,
             selection=_selection(recipe),
             sequence_cost=_sequence_cost(process),
+            max_response_tokens=recipe.rollout.sampling.max_new_tokens,
             seed=recipe.run.seed,
         ),
         warm_start=WarmStart(policy, demonstrations, recipe.trainer) if demonstrations else None,

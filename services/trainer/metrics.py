@@ -28,6 +28,14 @@ class TrainerMetrics:
         self.gradient_norm = gauge("trainer_gradient_norm", "Norm before clipping of the last step.")
         self.clip_fraction = gauge("trainer_clip_fraction_ratio", "Share of clipped tokens of the last step.")
         self.entropy = gauge("trainer_entropy_nats", "Mean entropy of the last step.")
+        self.kl = gauge("trainer_kl_nats", "Mean divergence from the reference of the last step.")
+        self.importance_cut = gauge(
+            "trainer_importance_cut_ratio", "Share of tokens of the last step with an importance ratio out of bounds."
+        )
+        self.rejected_tokens = gauge("trainer_rejected_tokens_ratio", "Share of tokens rejected from the last step.")
+        self.sequence_masked = gauge(
+            "trainer_sequence_masked_ratio", "Share of tokens of the last step masked with their sequence."
+        )
         self.mismatch = gauge("trainer_logprob_mismatch_mean", "Mean difference of trainer and engine log-probability.")
         self.accept_length = gauge("trainer_accept_length_tokens", "Tokens per verify step of the trained samples.")
         self.lag = gauge("trainer_lag_steps", "Largest lag of the last round.")
@@ -57,6 +65,10 @@ class TrainerMetrics:
         self.gradient_norm.set(report.update.gradient_norm)
         self.clip_fraction.set(report.update.clip_fraction)
         self.entropy.set(report.update.entropy)
+        self.kl.set(report.update.kl)
+        self.importance_cut.set(report.update.importance_cut_fraction)
+        self.rejected_tokens.set(report.update.rejected_token_fraction)
+        self.sequence_masked.set(report.update.sequence_masked_fraction)
         self.mismatch.set(report.update.logprob_mismatch_mean)
         self.accept_length.set(report.round.accept_length)
         self.lag.set(report.round.max_lag_steps)

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from services.common.records import PolicyVersion
@@ -16,7 +16,7 @@ class UpdateSummary:
     """Figures of the optimizer steps of one round; all zero when there was nothing to train on."""
 
     policy_loss: float = 0.0
-    """Mean policy loss over the response tokens."""
+    """The policy loss as the recipe aggregates it, without KL and entropy terms."""
     mtp_loss: float = 0.0
     """Mean loss of the MTP layer over the updates."""
     gradient_norm: float = 0.0
@@ -28,9 +28,19 @@ class UpdateSummary:
     logprob_mismatch_max: float = 0.0
     """Largest such difference."""
     importance_weight_mean: float = 0.0
-    """Mean truncated importance weight."""
+    """Mean importance weight."""
+    importance_cut_fraction: float = 0.0
+    """Share of response tokens whose importance ratio was out of bounds."""
+    rejected_token_fraction: float = 0.0
+    """Share of response tokens that were rejected before training."""
+    sequence_masked_fraction: float = 0.0
+    """Share of response tokens that off-policy sequence masking left without a loss."""
     entropy: float = 0.0
     """Mean entropy over response tokens, in nats."""
+    kl: float = 0.0
+    """Mean estimate of the divergence from the reference, in nats; 0 without a KL term."""
+    num_samples_rejected: dict[str, int] = field(default_factory=dict)
+    """Samples of which no token was trained on, by reason; see screening.py."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +54,7 @@ class RoundSummary:
     num_samples: int
     """Samples trained on."""
     num_samples_left_out: dict[str, int]
-    """Samples of its groups that were not trained on, by reason; see sample_selection.py."""
+    """Samples of its groups that were not trained on, by reason; see sample_selection.py and screening.py."""
     num_response_tokens: int
     """Response tokens trained on."""
     num_groups_dropped: dict[str, int]

@@ -1,7 +1,7 @@
 """Figures of the groups of one round. Pure."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from services.common.prompt_ledger import RoundState
 from services.common.records import Group, Sample
@@ -11,11 +11,17 @@ from services.trainer.sample_selection import SelectedSamples
 
 
 def summarize_round(
-    groups: Sequence[Group], state: RoundState, texts: Sequence[str], selected: SelectedSamples
+    groups: Sequence[Group],
+    state: RoundState,
+    texts: Sequence[str],
+    selected: SelectedSamples,
+    *,
+    num_rejected: Mapping[str, int],
 ) -> RoundSummary:
     """The figures of a round, of its selected samples where they speak of samples.
 
     Args:
+        num_rejected: selected samples that were rejected for their log-probabilities, by reason.
         texts: the responses of all samples as text, in the order of the groups and their samples.
     """
     members = [(group, sample) for group in groups for sample in group.samples]
@@ -25,8 +31,8 @@ def summarize_round(
     return RoundSummary(
         mean_reward=state.reward_sum / state.num_samples if state.num_samples else 0.0,
         num_groups=len(groups),
-        num_samples=len(samples),
-        num_samples_left_out=dict(selected.num_left_out),
+        num_samples=len(samples) - sum(num_rejected.values()),
+        num_samples_left_out={**selected.num_left_out, **num_rejected},
         num_response_tokens=sum(len(sample.response_token_ids) for sample in samples),
         num_groups_dropped=dict(Counter(state.num_dropped) + Counter(state.num_rejected)),
         accept_length=accept_length(samples),

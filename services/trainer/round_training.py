@@ -5,20 +5,20 @@ Every rank computes the same plan from the same groups and takes its own share o
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
 from services.common.config.trainer import TrainerConfig
 from services.common.records import Group
-from services.trainer.algorithms.advantages import group_normalized
+from services.trainer.algorithm_choice import sample_advantages
 from services.trainer.batch import PackedBatch
 from services.trainer.learning_rate import ramped
-from services.trainer.loss_assembly import largest_mismatch, make_policy_loss, reject_unusable
+from services.trainer.loss_assembly import make_policy_loss
 from services.trainer.packing import TrainingSequence, pack, plan_micro_batches, split_updates
 from services.trainer.policy import Policy
 from services.trainer.sample_selection import SampleSelection
 from services.trainer.sequence_cost import SequenceCost
+from services.trainer.update_preparation import PreparedUpdate, UpdatePreparation
 
 
 class RoundTraining:
@@ -31,9 +31,11 @@ class RoundTraining:
         *,
         selection: SampleSelection,
         sequence_cost: SequenceCost,
+        max_response_tokens: int,
         seed: int,
     ) -> None:
         self._policy = policy
+        self._preparation = UpdatePreparation(policy, config.algorithm, max_response_tokens=max_response_tokens)
         self._config = config
         self._selection = selection
         self._sequence_cost = sequence_cost
@@ -52,7 +54,7 @@ class RoundTraining:
         sequences = [everything[index] for index in selected.indices]
         seed = f"{self._seed}/{step}"
         shares = split_updates(len(sequences), updates_per_step=self._config.updates_per_step, seed=seed)
-        updates = [self._prepare(self._batches(sequences, share)) for share in shares]
+        updates = self._preparation.prepare([self._batches(sequences, share) for share in shares])
         figures: defaultdict[str, float] = defaultdict(float)
         for update in updates:
             for name, value in self._update(step, update).items():
@@ -62,10 +64,10 @@ class RoundTraining:
 
     def _sequences(self, groups: Sequence[Group]) -> list[TrainingSequence]:
         samples = [(group, sample) for group in groups for sample in group.samples]
-        advantages = group_normalized(
+        advantages = sample_advantages(
+            self._config.algorithm,
             torch.tensor([sample.reward for _, sample in samples], dtype=torch.float64),
             group_sizes=[len(group.samples) for group in groups],
-            normalize_std=self._config.algorithm.normalize_std,
         )
         return [
             TrainingSequence(
@@ -87,46 +89,22 @@ class RoundTraining:
         mine = plan[self._policy.data_parallel_rank]
         return [pack(sequences, [share[position] for position in micro_batch]) for micro_batch in mine]
 
-    def _prepare(self, batches: Sequence[PackedBatch]) -> "_Update":
-        """Takes the old log-probabilities, before any update of the round changes the policy."""
-        old_logprobs = [statistics.logprobs for statistics in self._policy.statistics(batches)]
-        accepted = reject_unusable(batches, old_logprobs)
-        return _Update(
-            batches=accepted.batches,
-            old_logprobs=old_logprobs,
-            num_rejected=accepted.num_rejected,
-            max_mismatch=largest_mismatch(accepted.batches, old_logprobs),
-        )
-
-    def _update(self, step: int, update: "_Update") -> dict[str, float]:
-        counts = self._policy.sum_over_ranks(
-            {
-                "num_loss_tokens": float(sum(batch.num_loss_tokens for batch in update.batches)),
-                "num_rejected": float(update.num_rejected),
-            }
-        )
+    def _update(self, step: int, update: PreparedUpdate) -> dict[str, float]:
         optimizer = self._config.optimizer
         figures = self._policy.update(
-            update.batches,
-            make_policy_loss(self._config.algorithm, update.old_logprobs),
-            # A share whose tokens were all rejected has a zero loss; any count will do.
-            global_count=max(1.0, counts["num_loss_tokens"]),
+            [item.batch for item in update.batches],
+            make_policy_loss(self._config.algorithm, update.batches),
+            # An update whose tokens were all rejected has a zero loss; any count will do.
+            global_count=update.global_count or 1.0,
             lr=ramped(optimizer.lr, step=step, ramp_steps=optimizer.ramp_steps),
             mtp_lr=ramped(optimizer.mtp_lr, step=step, ramp_steps=optimizer.ramp_steps),
             weight_decay=optimizer.weight_decay,
         )
         return {
             "num_updates": 1.0,
-            "num_rejected": counts["num_rejected"],
+            "global_count": update.global_count,
             "gradient_norm": figures.gradient_norm,
             "mtp_loss": figures.mtp_loss,
+            **update.figures,
             **figures.metric_sums,
         }
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Update:
-    batches: list[PackedBatch]
-    old_logprobs: list[torch.Tensor]
-    num_rejected: int
-    max_mismatch: float

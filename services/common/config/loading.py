@@ -6,12 +6,15 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from services.common.config.recipe import Recipe
 from services.common.errors import ConfigError
 
 TomlTable = dict[str, object]
+
+ALGORITHM_SECTION = ("trainer", "algorithm")
+"""The only section whose keys depend on its type."""
 
 
 def load_recipe(path: Path | None, overrides: Sequence[str] = ()) -> Recipe:
@@ -78,8 +81,22 @@ def _read_value(text: str) -> object:
 
 def _explain(item: object) -> str:
     assert isinstance(item, dict)
-    where = ".".join(str(part) for part in item["loc"])
+    where, value = _key(item["loc"]), item["input"]
     if item["type"] == "extra_forbidden":
-        return f"unknown key {where!r} (value {item['input']!r}); `furlong recipe` lists the known ones"
+        return f"unknown key {where!r} (value {value!r}); `furlong recipe` lists the known ones"
+    if item["type"] == "union_tag_invalid":
+        context = item["ctx"]
+        return f"{where}.type is {context['tag']!r}: Input should be one of {context['expected_tags']}"
     message = str(item["msg"]).removeprefix("Value error, ")
-    return f"{where} is {item['input']!r}: {message}" if where else message
+    if not where:
+        return message
+    # A rule about several keys names their values itself.
+    return f"{where}: {message}" if isinstance(value, dict | BaseModel) else f"{where} is {value!r}: {message}"
+
+
+def _key(location: tuple[str | int, ...]) -> str:
+    """The key in dots, without the name of the variant that pydantic puts between a section and its key."""
+    names = [str(part) for part in location]
+    if tuple(names[:2]) == ALGORITHM_SECTION:
+        del names[2:3]
+    return ".".join(names)

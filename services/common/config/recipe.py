@@ -66,14 +66,15 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _check_training(self) -> "Recipe":
         algorithm, rollout = self.trainer.algorithm, self.rollout
-        if rollout.samples_per_prompt < 2:
+        if rollout.samples_per_prompt < 2 and algorithm.baseline != "none":
             raise ValueError(
-                "rollout.samples_per_prompt is 1, but a group of one has no advantage; set it to 2 or more"
+                f"rollout.samples_per_prompt is 1, but with trainer.algorithm.baseline {algorithm.baseline!r} a group "
+                'of one has no advantage; set it to 2 or more, or the baseline to "none"'
             )
-        if algorithm.old_logprobs == "engine" and algorithm.tis_cap > 0:
+        if rollout.samples_per_prompt < 2 and rollout.drop_equal_rewards:
             raise ValueError(
-                'trainer.algorithm.old_logprobs is "engine" with tis_cap '
-                f"{algorithm.tis_cap}; the ratio already contains the correction, set tis_cap=0"
+                "rollout.samples_per_prompt is 1 with rollout.drop_equal_rewards true, which drops every group of one; "
+                "set drop_equal_rewards=false"
             )
         needed = self.data.max_prompt_tokens + rollout.sampling.max_new_tokens
         if needed > rollout.engine.context_length:

@@ -1,9 +1,10 @@
 """The sections of the trainer and the weights service."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
+from services.common.config.algorithm import AlgorithmConfig, DapoConfig, with_algorithm_type
 from services.common.config.base import (
     NonNegativeFloat,
     NonNegativeInt,
@@ -49,23 +50,6 @@ class OptimizerConfig(Section):
     """Gradient norm above which gradients are scaled down."""
     mtp_lr: PositiveFloat = 1e-3
     """Learning rate of the MTP layer."""
-
-
-class AlgorithmConfig(Section):
-    """The policy loss."""
-
-    type: Literal["grpo", "gspo"] = "grpo"
-    """grpo: token ratios (arXiv 2402.03300); gspo: sequence ratios (arXiv 2507.18071)."""
-    clip_low: float = Field(default=0.2, gt=0, lt=1)
-    """The ratio is clipped below at 1 - clip_low."""
-    clip_high: PositiveFloat = 0.28
-    """The ratio is clipped above at 1 + clip_high."""
-    normalize_std: bool = True
-    """Divide advantages by the group's standard deviation."""
-    old_logprobs: Literal["trainer", "engine"] = "trainer"
-    """Whose log-probabilities the ratio compares to. "engine" excludes importance weights."""
-    tis_cap: NonNegativeFloat = 2.0
-    """Truncated importance sampling between engine and trainer: weights are cut here; 0 switches it off."""
 
 
 class MtpConfig(Section):
@@ -135,7 +119,9 @@ class TrainerConfig(Section):
     and counted; its reward stays in its group's statistics."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """The optimizer."""
-    algorithm: AlgorithmConfig = AlgorithmConfig()
+    algorithm: Annotated[AlgorithmConfig, Field(discriminator="type"), BeforeValidator(with_algorithm_type)] = (
+        DapoConfig()
+    )
     """The policy loss."""
     mtp: MtpConfig = MtpConfig()
     """The MTP layer."""

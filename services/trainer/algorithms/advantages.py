@@ -1,9 +1,12 @@
 """Advantages of a round's samples from their rewards.
 
+A sample whose reward is no number (it failed) has the advantage 0 and is in no statistic of its group. A group whose
+other rewards are all equal, and with them a group of one, has exact zeros wherever a baseline is taken off.
+
 Legend: N samples of the round, group after group.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -11,26 +14,55 @@ import torch
 _STD_FLOOR = 1e-6
 
 
-def group_normalized(rewards: torch.Tensor, *, group_sizes: Sequence[int], normalize_std: bool) -> torch.Tensor:
-    """Each reward minus its group's mean, divided by the group's standard deviation if asked (GRPO, arXiv 2402.03300).
+def group_centred(rewards: torch.Tensor, *, group_sizes: Sequence[int], normalize_std: bool) -> torch.Tensor:
+    """[N] each reward minus its group's mean, divided by the group's standard deviation if asked (arXiv 2402.03300).
 
-    The deviation is the unbiased one plus 1e-6. Equal rewards, and with them a group of one, give exact zeros. Without
-    the division this is Dr. GRPO's advantage (arXiv 2503.20783), which does not favour groups of little spread.
+    The deviation is the unbiased one plus 1e-6. Without the division this is Dr. GRPO's advantage (arXiv 2503.20783),
+    which does not favour groups of little spread.
 
     Args:
         rewards: [N].
         group_sizes: samples of each group in order; they add up to N.
-
-    Returns:
-        [N] of the dtype of rewards.
     """
-    parts = [_normalized(group, normalize_std) for group in torch.split(rewards, list(group_sizes))]
-    return torch.cat(parts) if parts else torch.zeros_like(rewards)
+    return _by_group(rewards, group_sizes, _normalized if normalize_std else _centred)
 
 
-def _normalized(group: torch.Tensor, normalize_std: bool) -> torch.Tensor:
-    # Asked directly: the mean of equal numbers may differ from them by rounding, and a group of one has no deviation.
-    if bool((group == group[:1]).all()):
-        return torch.zeros_like(group)
-    centred = group - group.mean()
-    return centred / (group.std(correction=1) + _STD_FLOOR) if normalize_std else centred
+def leave_one_out(rewards: torch.Tensor, *, group_sizes: Sequence[int]) -> torch.Tensor:
+    """[N] each reward minus the mean of the other rewards of its group (RLOO, arXiv 2402.14740, eq. 5).
+
+    It is the centred reward times n / (n - 1), so the baseline is independent of the sample and without bias.
+
+    Args:
+        rewards: [N].
+        group_sizes: samples of each group in order; they add up to N.
+    """
+    return _by_group(rewards, group_sizes, lambda group: _centred(group) * (len(group) / (len(group) - 1)))
+
+
+def plain_rewards(rewards: torch.Tensor) -> torch.Tensor:
+    """[N] the rewards themselves, for estimators whose only baseline is the mean over the round (REINFORCE++)."""
+    return torch.where(rewards.isfinite(), rewards, torch.zeros_like(rewards))
+
+
+def _by_group(
+    rewards: torch.Tensor, group_sizes: Sequence[int], estimate: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
+    advantages = torch.zeros_like(rewards)
+    start = 0
+    for size in group_sizes:
+        group, target = rewards[start : start + size], advantages[start : start + size]
+        is_present = group.isfinite()
+        present = group[is_present]
+        # Asked directly: the mean of equal numbers may differ from them by rounding.
+        if bool((present != present[:1]).any()):
+            target[is_present] = estimate(present)
+        start += size
+    return advantages
+
+
+def _centred(group: torch.Tensor) -> torch.Tensor:
+    return group - group.mean()
+
+
+def _normalized(group: torch.Tensor) -> torch.Tensor:
+    return _centred(group) / (group.std(correction=1) + _STD_FLOOR)

@@ -1,51 +1,105 @@
-"""The mismatch between the trainer and the engine: its size, the weights that correct it, and what is beyond repair.
+"""The mismatch between the trainer and the engine: its size, and the weights that correct it.
 
 The engine drew the tokens, so an average over them is one under the engine's probabilities; the policy gradient wants
-one under the trainer's. Legend: T tokens of a micro-batch, N sequences.
+one under the trainer's. The ratio p_trainer / p_engine of a token can be taken at three levels: of the token, of its
+sequence (the product of the token ratios), or as the geometric mean over its sequence.
+
+Legend: T tokens of a micro-batch, N sequences.
 """
+
+from dataclasses import dataclass
 
 import torch
 
-from services.trainer.algorithms.log_ratio import masked_log_ratio, sequence_indices
+from services.trainer.algorithms.log_ratio import MAX_LOG_RATIO, masked_log_ratio
+from services.trainer.algorithms.sequences import Sequences
+
+TOKEN, SEQUENCE, GEOMETRIC = "token", "sequence", "geometric"
+"""The levels."""
 
 
-def truncated_weights(
-    old_logprobs: torch.Tensor, engine_logprobs: torch.Tensor, mask: torch.Tensor, *, cap: float
+@dataclass(frozen=True, kw_only=True)
+class ImportanceWeights:
+    """Weights of token losses, without gradient."""
+
+    weights: torch.Tensor
+    """[T] at least 0; 0 where masked."""
+    is_cut: torch.Tensor
+    """[T] bool: the ratio was outside the bounds."""
+
+
+def level_ratios(
+    level: str,
+    old_logprobs: torch.Tensor,
+    engine_logprobs: torch.Tensor,
+    mask: torch.Tensor,
+    sequences: Sequences,
 ) -> torch.Tensor:
-    """[T] min(p_trainer / p_engine, cap) without gradient; 0 where masked.
-
-    Truncated importance sampling (Ionides 2008) token by token. A cap of 0 switches it off: 1 where not masked.
+    """[T] p_trainer / p_engine at the level, within exp(+-20) and without gradient; at a masked token of no meaning.
 
     Args:
+        level: token, sequence or geometric.
         old_logprobs: [T] under the trainer's policy that the engine is a copy of.
         engine_logprobs: [T] under the engine.
         mask: [T] bool.
     """
-    if cap == 0:
-        return mask.to(old_logprobs.dtype)
-    weights = masked_log_ratio(old_logprobs, engine_logprobs, mask).detach().exp().clamp(max=cap)
-    return torch.where(mask, weights, torch.zeros_like(weights))
+    log_ratio = masked_log_ratio(old_logprobs.detach(), engine_logprobs, mask)
+    if level == SEQUENCE:
+        sums = sequences.sums(log_ratio, mask).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+        return sequences.spread(sums).exp()
+    if level == GEOMETRIC:
+        return sequences.spread(sequences.means(log_ratio, mask)).exp()
+    return log_ratio.exp()
+
+
+def unweighted(mask: torch.Tensor) -> ImportanceWeights:
+    """1 for every token."""
+    return ImportanceWeights(weights=mask.float(), is_cut=torch.zeros_like(mask))
+
+
+def truncated(ratios: torch.Tensor, mask: torch.Tensor, *, upper: float) -> ImportanceWeights:
+    """min(ratio, upper): truncated importance sampling (Ionides 2008), biased but of bounded variance."""
+    return _weights(ratios.clamp(max=upper), ratios > upper, mask)
+
+
+def clipped(ratios: torch.Tensor, mask: torch.Tensor, *, lower: float, upper: float) -> ImportanceWeights:
+    """The ratio clipped to [lower, upper]."""
+    return _weights(ratios.clamp(lower, upper), _is_outside(ratios, lower, upper), mask)
+
+
+def masked(ratios: torch.Tensor, mask: torch.Tensor, *, lower: float, upper: float) -> ImportanceWeights:
+    """The ratio where it is within [lower, upper], 0 elsewhere (IcePop, arXiv 2510.18855).
+
+    A token of weight 0 still counts in every denominator; rejection.py takes tokens out of those, too.
+    """
+    is_outside = _is_outside(ratios, lower, upper)
+    return _weights(torch.where(is_outside, torch.zeros_like(ratios), ratios), is_outside, mask)
+
+
+def weight_sums(level: str, weights: torch.Tensor, mask: torch.Tensor, sequences: Sequences) -> tuple[float, float]:
+    """(sum of the weights, their number): over tokens at token level, else over sequences with a counted token.
+
+    Over a whole optimizer step the quotient is the mean that normalized divides by.
+    """
+    if level == TOKEN:
+        return float(torch.where(mask, weights, torch.zeros_like(weights)).sum(dtype=torch.float64)), float(mask.sum())
+    is_counted = sequences.counts(mask) > 0
+    return float(sequences.means(weights, mask).sum(dtype=torch.float64)), float(is_counted.sum())
+
+
+def normalized(weights: torch.Tensor, *, mean: float) -> torch.Tensor:
+    """[T] the weights over their mean over the whole optimizer step; as they are when the mean is 0: all were cut."""
+    return weights / mean if mean > 0 else weights
 
 
 def absolute_mismatch(old_logprobs: torch.Tensor, engine_logprobs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """[T] |log p_trainer - log p_engine| in nats, without gradient, at most 20; 0 where masked."""
-    return masked_log_ratio(old_logprobs, engine_logprobs, mask).detach().abs()
+    return masked_log_ratio(old_logprobs.detach(), engine_logprobs, mask).abs()
 
 
-def mask_without_rejected(
-    logprobs: torch.Tensor, mask: torch.Tensor, cu_seqlens: torch.Tensor
-) -> tuple[torch.Tensor, int]:
-    """The mask without the sequences that have a log-probability that is no number, and how many those are.
+def _is_outside(ratios: torch.Tensor, lower: float, upper: float) -> torch.Tensor:
+    return (ratios < lower) | (ratios > upper)
 
-    Such a sequence can have no ratio, and dropping single tokens would bias its length; so it goes as a whole, before
-    anything is counted, and its tokens enter no denominator. Infinite values are rejected too.
 
-    Args:
-        logprobs: [T]; only unmasked positions are looked at.
-        mask: [T] bool.
-        cu_seqlens: [N + 1] offsets of the sequences.
-    """
-    sequence_of_token = sequence_indices(cu_seqlens)
-    is_rejected = torch.zeros(cu_seqlens.numel() - 1, dtype=torch.bool, device=mask.device)
-    is_rejected[sequence_of_token[mask & ~logprobs.isfinite()]] = True
-    return mask & ~is_rejected[sequence_of_token], int(is_rejected.sum())
+def _weights(weights: torch.Tensor, is_cut: torch.Tensor, mask: torch.Tensor) -> ImportanceWeights:
+    return ImportanceWeights(weights=torch.where(mask, weights, torch.zeros_like(weights)), is_cut=mask & is_cut)

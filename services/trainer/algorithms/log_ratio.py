@@ -1,6 +1,6 @@
-"""Log-ratios that stay finite, and their means over sequences.
+"""Log-ratios that stay finite.
 
-Legend: T tokens of a micro-batch, N sequences.
+Legend: T tokens of a micro-batch.
 """
 
 import torch
@@ -17,30 +17,5 @@ def masked_log_ratio(numerator: torch.Tensor, denominator: torch.Tensor, mask: t
         denominator: [T] log-probabilities.
         mask: [T] bool.
     """
-    zero = torch.zeros((), dtype=numerator.dtype, device=numerator.device)
-    difference = torch.where(mask, numerator, zero) - torch.where(mask, denominator, zero)
+    difference = torch.where(mask, numerator - denominator, torch.zeros_like(numerator))
     return difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-
-
-def sequence_means(values: torch.Tensor, mask: torch.Tensor, cu_seqlens: torch.Tensor) -> torch.Tensor:
-    """[T] at each position the mean of its sequence's unmasked values; 0 in a sequence that is masked throughout.
-
-    Args:
-        values: [T].
-        mask: [T] bool.
-        cu_seqlens: [N + 1] offsets of the sequences.
-    """
-    sequence_of_token = sequence_indices(cu_seqlens)
-    sums = _sums_by_sequence(torch.where(mask, values, torch.zeros_like(values)), sequence_of_token, cu_seqlens)
-    counts = _sums_by_sequence(mask.to(values.dtype), sequence_of_token, cu_seqlens)
-    return (sums / counts.clamp(min=1))[sequence_of_token]
-
-
-def sequence_indices(cu_seqlens: torch.Tensor) -> torch.Tensor:
-    """[T] int64 index of the sequence that each position belongs to."""
-    lengths = cu_seqlens.diff().long()
-    return torch.repeat_interleave(torch.arange(lengths.numel(), device=lengths.device), lengths)
-
-
-def _sums_by_sequence(values: torch.Tensor, sequence_of_token: torch.Tensor, cu_seqlens: torch.Tensor) -> torch.Tensor:
-    return values.new_zeros(cu_seqlens.numel() - 1).index_add(0, sequence_of_token, values)

@@ -56,7 +56,11 @@ def make_report(
         are_digests_equal=are_digests_equal,
         held_out_accuracy=held_out_accuracy,
         queue_depth=32,
+        importance_cut_fraction=0.0,
+        rejected_token_fraction=0.0,
+        sequence_masked_fraction=0.0,
         entropy=0.4,
+        kl=0.0,
     )
 
 

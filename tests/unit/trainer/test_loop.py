@@ -7,7 +7,8 @@ import pytest
 import torch
 from prometheus_client import CollectorRegistry
 
-from services.common.config.trainer import AlgorithmConfig, OptimizerConfig, TrainerConfig
+from services.common.config.algorithm import DapoConfig, ImportanceConfig
+from services.common.config.trainer import OptimizerConfig, TrainerConfig
 from services.common.errors import AbortedError, DeadlineError, StateConflictError
 from services.common.memory_prompt_ledger import MemoryPromptLedger
 from services.common.memory_sample_queue import MemoryQueueState, MemorySampleQueue
@@ -36,7 +37,7 @@ SELECTION = SampleSelection(max_tokens=64, drop_overlong=False, leave_out_trunca
 CONFIG = TrainerConfig(
     updates_per_step=1,
     optimizer=OptimizerConfig(lr=1.0, ramp_steps=0),
-    algorithm=AlgorithmConfig(tis_cap=0.0),
+    algorithm=DapoConfig(importance=ImportanceConfig(mode="off")),
 )
 
 
@@ -122,7 +123,9 @@ class Trainer:
                 rank=0,
                 policy=self.policy,
                 sender=Sender(rank=0, transport=ShmSourceTransport("test-loop")),
-                round_training=RoundTraining(self.policy, CONFIG, selection=SELECTION, sequence_cost=BY_TOKENS, seed=0),
+                round_training=RoundTraining(
+                    self.policy, CONFIG, selection=SELECTION, sequence_cost=BY_TOKENS, max_response_tokens=8, seed=0
+                ),
                 warm_start=None,
             )
         )

@@ -16,7 +16,11 @@ def make_report(step: int) -> StepReport:
     return StepReport(
         step=step,
         round=summarize_round(
-            [], RoundState(round=step, num_accepted=0, num_leased=0, num_spent=0), [], SelectedSamples(indices=())
+            [],
+            RoundState(round=step, num_accepted=0, num_leased=0, num_spent=0),
+            [],
+            SelectedSamples(indices=()),
+            num_rejected={},
         ),
         update=UpdateSummary(),
         publish=PublishSummary(
@@ -86,7 +90,7 @@ def test_a_rounds_figures_by_hand() -> None:
         num_samples=4,
     )
     summary = summarize_round(
-        [group], state, ["<think>7</think>8", "<think></think>8"], SelectedSamples(indices=(0, 1))
+        [group], state, ["<think>7</think>8", "<think></think>8"], SelectedSamples(indices=(0, 1)), num_rejected={}
     )
     assert summary == RoundSummary(
         mean_reward=0.75,
@@ -108,26 +112,46 @@ def test_a_left_out_sample_is_counted_and_in_no_other_figure_but_the_reward() ->
     group = Group(group_id="g", round=4, position=0, prompt_token_ids=(1,), samples=samples)
     state = RoundState(round=4, num_accepted=1, num_leased=0, num_spent=1, reward_sum=1.0, num_samples=2)
     selected = SelectedSamples(indices=(1,), num_left_out={"truncated": 1})
-    summary = summarize_round([group], state, ["<think>7</think>8", "8"], selected)
+    summary = summarize_round([group], state, ["<think>7</think>8", "8"], selected, num_rejected={})
     assert (summary.num_groups, summary.num_samples, summary.num_response_tokens) == (1, 1, 3)
     assert summary.num_samples_left_out == {"truncated": 1}
     assert (summary.mean_reward, summary.thinking_rate, summary.max_lag_steps) == (0.5, 0.0, 0)
+
+
+def test_a_sample_rejected_for_its_log_probabilities_is_counted_as_left_out_and_not_as_trained() -> None:
+    samples = (make_sample(0, steps=[(4, 5)], verify=1), make_sample(1, steps=[(4, 3)], verify=1))
+    group = Group(group_id="g", round=4, position=0, prompt_token_ids=(1,), samples=samples)
+    state = RoundState(round=4, num_accepted=1, num_leased=0, num_spent=1, reward_sum=1.0, num_samples=2)
+    selected = SelectedSamples(indices=(0, 1))
+    summary = summarize_round([group], state, ["8", "8"], selected, num_rejected={"veto": 1})
+    assert (summary.num_samples, summary.num_samples_left_out) == (1, {"veto": 1})
 
 
 def test_update_figures_are_means_over_tokens_or_updates_and_the_mismatch_a_maximum_over_ranks() -> None:
     figures = {
         "num_updates": 2.0,
         "num_tokens": 10.0,
+        "global_count": 4.0,
+        "num_tokens_rejected": 30.0,
+        "num_samples_rejected/veto": 3.0,
+        "num_samples_rejected/mismatch": 0.0,
         "policy_loss": 5.0,
         "mtp_loss": 3.0,
         "gradient_norm": 1.0,
         "clip_fraction": 1.0,
         "logprob_mismatch": 0.1,
         "importance_weight": 10.0,
+        "importance_cut": 1.0,
+        "sequence_masked": 2.5,
+        "kl": 5.0,
         "entropy": 2.0,
     }
     summary = summarize_updates([{**figures, "max_mismatch": 0.2}, {**figures, "max_mismatch": 0.5}])
-    assert summary.policy_loss == 0.5
+    # the loss over what it is aggregated by, everything else over the 10 tokens trained on
+    assert summary.policy_loss == 1.25
+    assert (summary.importance_cut_fraction, summary.sequence_masked_fraction, summary.kl) == (0.1, 0.25, 0.5)
+    assert summary.rejected_token_fraction == 0.75
+    assert summary.num_samples_rejected == {"veto": 3}
     assert (summary.mtp_loss, summary.gradient_norm) == (1.5, 0.5)
     assert summary.logprob_mismatch_mean == pytest.approx(0.01)
     assert summary.logprob_mismatch_max == 0.5
@@ -135,3 +159,8 @@ def test_update_figures_are_means_over_tokens_or_updates_and_the_mismatch_a_maxi
 
 def test_a_round_without_updates_has_zero_figures() -> None:
     assert summarize_updates([{"max_mismatch": 0.0}]) == UpdateSummary()
+
+
+def test_a_round_whose_every_sample_was_rejected_says_so_and_nothing_else() -> None:
+    figures = {"num_updates": 1.0, "num_tokens": 0.0, "num_samples_rejected/undefined_logprobs": 4.0}
+    assert summarize_updates([figures]) == UpdateSummary(num_samples_rejected={"undefined_logprobs": 4})

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from services.common.config.trainer import AlgorithmConfig, TrainerConfig
+from services.common.config.algorithm import DapoConfig
+from services.common.config.trainer import TrainerConfig
 from services.common.errors import InvalidInputError
 from services.common.records import FinishReason, Group, Sample
 from services.trainer.batch import PackedBatch
@@ -77,12 +78,13 @@ def training(
         TrainerConfig(
             updates_per_step=updates_per_step,
             max_tokens_per_rank=max_tokens,
-            algorithm=AlgorithmConfig(normalize_std=False),
+            algorithm=DapoConfig(normalize_std=False),
         ),
         selection=SampleSelection(
             max_tokens=max_tokens, drop_overlong=drop_overlong, leave_out_truncated=leave_out_truncated
         ),
         sequence_cost=cost,
+        max_response_tokens=8,
         seed=0,
     )
 

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from furlong.common.v1 import sample_pb2 as furlong_dot_common_dot_v1_dot_sample__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n furlong/trainer/v1/trainer.proto\x12\x12\x66urlong.trainer.v1\x1a\x1e\x66urlong/common/v1/sample.proto\"7\n\x0cTrainRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x13\n\x0btarget_step\x18\x02 \x01(\x03\"2\n\rTrainResponse\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x13\n\x0btarget_step\x18\x02 \x01(\x03\"\'\n\x11WatchStepsRequest\x12\x12\n\nfirst_step\x18\x01 \x01(\x03\"\xa3\x07\n\nStepReport\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x13\n\x0bmean_reward\x18\x02 \x01(\x01\x12\x12\n\nnum_groups\x18\x03 \x01(\x05\x12\x13\n\x0bnum_samples\x18\x04 \x01(\x05\x12\x1b\n\x13num_response_tokens\x18\x05 \x01(\x03\x12P\n\x12num_groups_dropped\x18\x06 \x03(\x0b\x32\x34.furlong.trainer.v1.StepReport.NumGroupsDroppedEntry\x12\x13\n\x0bpolicy_loss\x18\x07 \x01(\x01\x12\x10\n\x08mtp_loss\x18\x08 \x01(\x01\x12\x15\n\rgradient_norm\x18\t \x01(\x01\x12\x15\n\rclip_fraction\x18\n \x01(\x01\x12\x1d\n\x15logprob_mismatch_mean\x18\x0b \x01(\x01\x12\x1c\n\x14logprob_mismatch_max\x18\x0c \x01(\x01\x12\x1e\n\x16importance_weight_mean\x18\r \x01(\x01\x12\x15\n\raccept_length\x18\x0e \x01(\x01\x12\x15\n\rthinking_rate\x18\x0f \x01(\x01\x12\x1c\n\x14mean_response_tokens\x18\x10 \x01(\x01\x12\x16\n\x0emean_lag_steps\x18\x11 \x01(\x01\x12\x15\n\rmax_lag_steps\x18\x12 \x01(\x03\x12\x14\n\x0cwait_seconds\x18\x13 \x01(\x01\x12\x15\n\rtrain_seconds\x18\x14 \x01(\x01\x12\x14\n\x0csync_seconds\x18\x15 \x01(\x01\x12\x15\n\rpause_seconds\x18\x16 \x01(\x01\x12\x14\n\x0cis_committed\x18\x17 \x01(\x08\x12\x19\n\x11\x61re_digests_equal\x18\x18 \x01(\x08\x12\x1e\n\x11held_out_accuracy\x18\x19 \x01(\x01H\x00\x88\x01\x01\x12\x13\n\x0bqueue_depth\x18\x1a \x01(\x03\x12\x0f\n\x07\x65ntropy\x18\x1b \x01(\x01\x12S\n\x14num_samples_left_out\x18\x1c \x03(\x0b\x32\x35.furlong.trainer.v1.StepReport.NumSamplesLeftOutEntry\x1a\x37\n\x15NumGroupsDroppedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a\x38\n\x16NumSamplesLeftOutEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x42\x14\n\x12_held_out_accuracy\"D\n\x12WatchStepsResponse\x12.\n\x06report\x18\x01 \x01(\x0b\x32\x1e.furlong.trainer.v1.StepReport\"+\n\x15SaveCheckpointRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"4\n\x16SaveCheckpointResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\x03\"\x12\n\x10GetStatusRequest\"\xc3\x02\n\x11GetStatusResponse\x12(\n\x05phase\x18\x01 \x01(\x0e\x32\x19.furlong.trainer.v1.Phase\x12\x31\n\x07version\x18\x02 \x01(\x0b\x32 .furlong.common.v1.PolicyVersion\x12\x13\n\x0btarget_step\x18\x03 \x01(\x03\x12\x17\n\x0fwarm_start_step\x18\x04 \x01(\x05\x12\x1c\n\x14num_warm_start_steps\x18\x05 \x01(\x05\x12\x1a\n\x12warm_start_seconds\x18\x06 \x01(\x01\x12\x12\n\nlast_error\x18\x07 \x01(\t\x12\x17\n\x0f\x63heckpoint_path\x18\x08 \x01(\t\x12\x1e\n\x16num_versions_committed\x18\t \x01(\x03\x12\x1c\n\x14num_versions_aborted\x18\n \x01(\x03*\x97\x01\n\x05Phase\x12\x15\n\x11PHASE_UNSPECIFIED\x10\x00\x12\x12\n\x0ePHASE_STARTING\x10\x01\x12\x14\n\x10PHASE_WARM_START\x10\x02\x12\x14\n\x10PHASE_PUBLISHING\x10\x03\x12\x11\n\rPHASE_WAITING\x10\x04\x12\x12\n\x0ePHASE_TRAINING\x10\x05\x12\x10\n\x0cPHASE_FAILED\x10\x06\x32\x80\x03\n\x0eTrainerService\x12L\n\x05Train\x12 .furlong.trainer.v1.TrainRequest\x1a!.furlong.trainer.v1.TrainResponse\x12]\n\nWatchSteps\x12%.furlong.trainer.v1.WatchStepsRequest\x1a&.furlong.trainer.v1.WatchStepsResponse0\x01\x12g\n\x0eSaveCheckpoint\x12).furlong.trainer.v1.SaveCheckpointRequest\x1a*.furlong.trainer.v1.SaveCheckpointResponse\x12X\n\tGetStatus\x12$.furlong.trainer.v1.GetStatusRequest\x1a%.furlong.trainer.v1.GetStatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n furlong/trainer/v1/trainer.proto\x12\x12\x66urlong.trainer.v1\x1a\x1e\x66urlong/common/v1/sample.proto\"7\n\x0cTrainRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x13\n\x0btarget_step\x18\x02 \x01(\x03\"2\n\rTrainResponse\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x13\n\x0btarget_step\x18\x02 \x01(\x03\"\'\n\x11WatchStepsRequest\x12\x12\n\nfirst_step\x18\x01 \x01(\x03\"\x93\x08\n\nStepReport\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x13\n\x0bmean_reward\x18\x02 \x01(\x01\x12\x12\n\nnum_groups\x18\x03 \x01(\x05\x12\x13\n\x0bnum_samples\x18\x04 \x01(\x05\x12\x1b\n\x13num_response_tokens\x18\x05 \x01(\x03\x12P\n\x12num_groups_dropped\x18\x06 \x03(\x0b\x32\x34.furlong.trainer.v1.StepReport.NumGroupsDroppedEntry\x12\x13\n\x0bpolicy_loss\x18\x07 \x01(\x01\x12\x10\n\x08mtp_loss\x18\x08 \x01(\x01\x12\x15\n\rgradient_norm\x18\t \x01(\x01\x12\x15\n\rclip_fraction\x18\n \x01(\x01\x12\x1d\n\x15logprob_mismatch_mean\x18\x0b \x01(\x01\x12\x1c\n\x14logprob_mismatch_max\x18\x0c \x01(\x01\x12\x1e\n\x16importance_weight_mean\x18\r \x01(\x01\x12\x15\n\raccept_length\x18\x0e \x01(\x01\x12\x15\n\rthinking_rate\x18\x0f \x01(\x01\x12\x1c\n\x14mean_response_tokens\x18\x10 \x01(\x01\x12\x16\n\x0emean_lag_steps\x18\x11 \x01(\x01\x12\x15\n\rmax_lag_steps\x18\x12 \x01(\x03\x12\x14\n\x0cwait_seconds\x18\x13 \x01(\x01\x12\x15\n\rtrain_seconds\x18\x14 \x01(\x01\x12\x14\n\x0csync_seconds\x18\x15 \x01(\x01\x12\x15\n\rpause_seconds\x18\x16 \x01(\x01\x12\x14\n\x0cis_committed\x18\x17 \x01(\x08\x12\x19\n\x11\x61re_digests_equal\x18\x18 \x01(\x08\x12\x1e\n\x11held_out_accuracy\x18\x19 \x01(\x01H\x00\x88\x01\x01\x12\x13\n\x0bqueue_depth\x18\x1a \x01(\x03\x12\x0f\n\x07\x65ntropy\x18\x1b \x01(\x01\x12S\n\x14num_samples_left_out\x18\x1c \x03(\x0b\x32\x35.furlong.trainer.v1.StepReport.NumSamplesLeftOutEntry\x12\x1f\n\x17importance_cut_fraction\x18\x1d \x01(\x01\x12\x1f\n\x17rejected_token_fraction\x18\x1e \x01(\x01\x12 \n\x18sequence_masked_fraction\x18\x1f \x01(\x01\x12\n\n\x02kl\x18  \x01(\x01\x1a\x37\n\x15NumGroupsDroppedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a\x38\n\x16NumSamplesLeftOutEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x42\x14\n\x12_held_out_accuracy\"D\n\x12WatchStepsResponse\x12.\n\x06report\x18\x01 \x01(\x0b\x32\x1e.furlong.trainer.v1.StepReport\"+\n\x15SaveCheckpointRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"4\n\x16SaveCheckpointResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\x03\"\x12\n\x10GetStatusRequest\"\xc3\x02\n\x11GetStatusResponse\x12(\n\x05phase\x18\x01 \x01(\x0e\x32\x19.furlong.trainer.v1.Phase\x12\x31\n\x07version\x18\x02 \x01(\x0b\x32 .furlong.common.v1.PolicyVersion\x12\x13\n\x0btarget_step\x18\x03 \x01(\x03\x12\x17\n\x0fwarm_start_step\x18\x04 \x01(\x05\x12\x1c\n\x14num_warm_start_steps\x18\x05 \x01(\x05\x12\x1a\n\x12warm_start_seconds\x18\x06 \x01(\x01\x12\x12\n\nlast_error\x18\x07 \x01(\t\x12\x17\n\x0f\x63heckpoint_path\x18\x08 \x01(\t\x12\x1e\n\x16num_versions_committed\x18\t \x01(\x03\x12\x1c\n\x14num_versions_aborted\x18\n \x01(\x03*\x97\x01\n\x05Phase\x12\x15\n\x11PHASE_UNSPECIFIED\x10\x00\x12\x12\n\x0ePHASE_STARTING\x10\x01\x12\x14\n\x10PHASE_WARM_START\x10\x02\x12\x14\n\x10PHASE_PUBLISHING\x10\x03\x12\x11\n\rPHASE_WAITING\x10\x04\x12\x12\n\x0ePHASE_TRAINING\x10\x05\x12\x10\n\x0cPHASE_FAILED\x10\x06\x32\x80\x03\n\x0eTrainerService\x12L\n\x05Train\x12 .furlong.trainer.v1.TrainRequest\x1a!.furlong.trainer.v1.TrainResponse\x12]\n\nWatchSteps\x12%.furlong.trainer.v1.WatchStepsRequest\x1a&.furlong.trainer.v1.WatchStepsResponse0\x01\x12g\n\x0eSaveCheckpoint\x12).furlong.trainer.v1.SaveCheckpointRequest\x1a*.furlong.trainer.v1.SaveCheckpointResponse\x12X\n\tGetStatus\x12$.furlong.trainer.v1.GetStatusRequest\x1a%.furlong.trainer.v1.GetStatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,8 +36,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STEPREPORT_NUMGROUPSDROPPEDENTRY']._serialized_options = b'8\001'
   _globals['_STEPREPORT_NUMSAMPLESLEFTOUTENTRY']._loaded_options = None
   _globals['_STEPREPORT_NUMSAMPLESLEFTOUTENTRY']._serialized_options = b'8\001'
-  _globals['_PHASE']._serialized_start=1688
-  _globals['_PHASE']._serialized_end=1839
+  _globals['_PHASE']._serialized_start=1800
+  _globals['_PHASE']._serialized_end=1951
   _globals['_TRAINREQUEST']._serialized_start=88
   _globals['_TRAINREQUEST']._serialized_end=143
   _globals['_TRAINRESPONSE']._serialized_start=145
@@ -45,21 +45,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WATCHSTEPSREQUEST']._serialized_start=197
   _globals['_WATCHSTEPSREQUEST']._serialized_end=236
   _globals['_STEPREPORT']._serialized_start=239
-  _globals['_STEPREPORT']._serialized_end=1170
-  _globals['_STEPREPORT_NUMGROUPSDROPPEDENTRY']._serialized_start=1035
-  _globals['_STEPREPORT_NUMGROUPSDROPPEDENTRY']._serialized_end=1090
-  _globals['_STEPREPORT_NUMSAMPLESLEFTOUTENTRY']._serialized_start=1092
-  _globals['_STEPREPORT_NUMSAMPLESLEFTOUTENTRY']._serialized_end=1148
-  _globals['_WATCHSTEPSRESPONSE']._serialized_start=1172
-  _globals['_WATCHSTEPSRESPONSE']._serialized_end=1240
-  _globals['_SAVECHECKPOINTREQUEST']._serialized_start=1242
-  _globals['_SAVECHECKPOINTREQUEST']._serialized_end=1285
-  _globals['_SAVECHECKPOINTRESPONSE']._serialized_start=1287
-  _globals['_SAVECHECKPOINTRESPONSE']._serialized_end=1339
-  _globals['_GETSTATUSREQUEST']._serialized_start=1341
-  _globals['_GETSTATUSREQUEST']._serialized_end=1359
-  _globals['_GETSTATUSRESPONSE']._serialized_start=1362
-  _globals['_GETSTATUSRESPONSE']._serialized_end=1685
-  _globals['_TRAINERSERVICE']._serialized_start=1842
-  _globals['_TRAINERSERVICE']._serialized_end=2226
+  _globals['_STEPREPORT']._serialized_end=1282
+  _globals['_STEPREPORT_NUMGROUPSDROPPEDENTRY']._serialized_start=1147
+  _globals['_STEPREPORT_NUMGROUPSDROPPEDENTRY']._serialized_end=1202
+  _globals['_STEPREPORT_NUMSAMPLESLEFTOUTENTRY']._serialized_start=1204
+  _globals['_STEPREPORT_NUMSAMPLESLEFTOUTENTRY']._serialized_end=1260
+  _globals['_WATCHSTEPSRESPONSE']._serialized_start=1284
+  _globals['_WATCHSTEPSRESPONSE']._serialized_end=1352
+  _globals['_SAVECHECKPOINTREQUEST']._serialized_start=1354
+  _globals['_SAVECHECKPOINTREQUEST']._serialized_end=1397
+  _globals['_SAVECHECKPOINTRESPONSE']._serialized_start=1399
+  _globals['_SAVECHECKPOINTRESPONSE']._serialized_end=1451
+  _globals['_GETSTATUSREQUEST']._serialized_start=1453
+  _globals['_GETSTATUSREQUEST']._serialized_end=1471
+  _globals['_GETSTATUSRESPONSE']._serialized_start=1474
+  _globals['_GETSTATUSRESPONSE']._serialized_end=1797
+  _globals['_TRAINERSERVICE']._serialized_start=1954
+  _globals['_TRAINERSERVICE']._serialized_end=2338
 # @@protoc_insertion_point(module_scope)

@@ -188,6 +188,10 @@ class StepReport(google.protobuf.message.Message):
     QUEUE_DEPTH_FIELD_NUMBER: builtins.int
     ENTROPY_FIELD_NUMBER: builtins.int
     NUM_SAMPLES_LEFT_OUT_FIELD_NUMBER: builtins.int
+    IMPORTANCE_CUT_FRACTION_FIELD_NUMBER: builtins.int
+    REJECTED_TOKEN_FRACTION_FIELD_NUMBER: builtins.int
+    SEQUENCE_MASKED_FRACTION_FIELD_NUMBER: builtins.int
+    KL_FIELD_NUMBER: builtins.int
     step: builtins.int
     """The step, counted from zero; it turned version step into version step + 1."""
     mean_reward: builtins.float
@@ -199,7 +203,7 @@ class StepReport(google.protobuf.message.Message):
     num_response_tokens: builtins.int
     """Response tokens trained on."""
     policy_loss: builtins.float
-    """Mean policy loss over the step's updates. Zero when there was nothing to train on."""
+    """The policy loss as the recipe aggregates it, without KL and entropy terms. Zero when there was nothing to train on."""
     mtp_loss: builtins.float
     """Mean loss of the MTP layer. Zero: not trained."""
     gradient_norm: builtins.float
@@ -211,7 +215,7 @@ class StepReport(google.protobuf.message.Message):
     logprob_mismatch_max: builtins.float
     """Largest such difference."""
     importance_weight_mean: builtins.float
-    """Mean truncated importance weight."""
+    """Mean importance weight."""
     accept_length: builtins.float
     """Mean accept length of the trained samples. Zero: no speculation."""
     thinking_rate: builtins.float
@@ -240,13 +244,23 @@ class StepReport(google.protobuf.message.Message):
     """Groups waiting in the stream after the step."""
     entropy: builtins.float
     """Mean entropy of the policy over response tokens, in nats."""
+    importance_cut_fraction: builtins.float
+    """Share of response tokens whose importance ratio was out of bounds, 0 to 1."""
+    rejected_token_fraction: builtins.float
+    """Share of response tokens that were rejected before training, 0 to 1."""
+    sequence_masked_fraction: builtins.float
+    """Share of response tokens that off-policy sequence masking left without a loss, 0 to 1."""
+    kl: builtins.float
+    """Mean estimate of the divergence from the reference over response tokens, in nats. Zero without a KL term."""
     @property
     def num_groups_dropped(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
         """Groups dropped for this round, by reason."""
 
     @property
     def num_samples_left_out(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
-        """Samples of the round's groups that were left out of the updates, by reason: overlong, truncated."""
+        """Samples of the round's groups that were not trained on, by reason: overlong and truncated, and for their
+        log-probabilities undefined_logprobs, veto and mismatch.
+        """
 
     def __init__(
         self,
@@ -279,9 +293,13 @@ class StepReport(google.protobuf.message.Message):
         queue_depth: builtins.int = ...,
         entropy: builtins.float = ...,
         num_samples_left_out: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
+        importance_cut_fraction: builtins.float = ...,
+        rejected_token_fraction: builtins.float = ...,
+        sequence_masked_fraction: builtins.float = ...,
+        kl: builtins.float = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_held_out_accuracy", b"_held_out_accuracy", "held_out_accuracy", b"held_out_accuracy"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_held_out_accuracy", b"_held_out_accuracy", "accept_length", b"accept_length", "are_digests_equal", b"are_digests_equal", "clip_fraction", b"clip_fraction", "entropy", b"entropy", "gradient_norm", b"gradient_norm", "held_out_accuracy", b"held_out_accuracy", "importance_weight_mean", b"importance_weight_mean", "is_committed", b"is_committed", "logprob_mismatch_max", b"logprob_mismatch_max", "logprob_mismatch_mean", b"logprob_mismatch_mean", "max_lag_steps", b"max_lag_steps", "mean_lag_steps", b"mean_lag_steps", "mean_response_tokens", b"mean_response_tokens", "mean_reward", b"mean_reward", "mtp_loss", b"mtp_loss", "num_groups", b"num_groups", "num_groups_dropped", b"num_groups_dropped", "num_response_tokens", b"num_response_tokens", "num_samples", b"num_samples", "num_samples_left_out", b"num_samples_left_out", "pause_seconds", b"pause_seconds", "policy_loss", b"policy_loss", "queue_depth", b"queue_depth", "step", b"step", "sync_seconds", b"sync_seconds", "thinking_rate", b"thinking_rate", "train_seconds", b"train_seconds", "wait_seconds", b"wait_seconds"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_held_out_accuracy", b"_held_out_accuracy", "accept_length", b"accept_length", "are_digests_equal", b"are_digests_equal", "clip_fraction", b"clip_fraction", "entropy", b"entropy", "gradient_norm", b"gradient_norm", "held_out_accuracy", b"held_out_accuracy", "importance_cut_fraction", b"importance_cut_fraction", "importance_weight_mean", b"importance_weight_mean", "is_committed", b"is_committed", "kl", b"kl", "logprob_mismatch_max", b"logprob_mismatch_max", "logprob_mismatch_mean", b"logprob_mismatch_mean", "max_lag_steps", b"max_lag_steps", "mean_lag_steps", b"mean_lag_steps", "mean_response_tokens", b"mean_response_tokens", "mean_reward", b"mean_reward", "mtp_loss", b"mtp_loss", "num_groups", b"num_groups", "num_groups_dropped", b"num_groups_dropped", "num_response_tokens", b"num_response_tokens", "num_samples", b"num_samples", "num_samples_left_out", b"num_samples_left_out", "pause_seconds", b"pause_seconds", "policy_loss", b"policy_loss", "queue_depth", b"queue_depth", "rejected_token_fraction", b"rejected_token_fraction", "sequence_masked_fraction", b"sequence_masked_fraction", "step", b"step", "sync_seconds", b"sync_seconds", "thinking_rate", b"thinking_rate", "train_seconds", b"train_seconds", "wait_seconds", b"wait_seconds"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_held_out_accuracy", b"_held_out_accuracy"]) -> typing.Literal["held_out_accuracy"] | None: ...
 
 global___StepReport = StepReport
