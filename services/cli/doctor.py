@@ -7,11 +7,12 @@ from rich.table import Table
 
 from services.cli.machine import Check, check_machine, look_at_machine
 from services.cli.ports import is_port_free
+from services.common.config.advice import recipe_warnings
 from services.common.config.recipe import Recipe
 
 
 def examine(recipe: Recipe) -> int:
-    """Prints a table of all needs and the remedy of each unmet one; 0 when all are met, else 1."""
+    """Prints all needs, the remedy of each unmet one and the recipe's warnings; 0 when all needs are met, else 1."""
     facts = look_at_machine(Path(recipe.run.directory))
     checks = check_machine(facts, engines=recipe.rollout.replicas, trainer_ranks=recipe.trainer.ranks)
     checks.extend(port_checks(recipe))
@@ -26,6 +27,8 @@ def examine(recipe: Recipe) -> int:
     unmet = [check for check in checks if not check.is_met]
     for check in unmet:
         console.print(check.message, markup=False, highlight=False, soft_wrap=True)
+    for warning in recipe_warnings(recipe):
+        console.print(f"warning: {warning}", markup=False, highlight=False, soft_wrap=True)
     return 1 if unmet else 0
 
 

@@ -26,6 +26,7 @@ from services.cli.smoke.preflight import (
 )
 from services.cli.smoke.session import RunResult, Session
 from services.cli.smoke.view import RunView
+from services.common.config.advice import recipe_warnings
 from services.common.config.recipe import Recipe
 from services.common.errors import ConfigError
 from services.common.security import Credentials, load_credentials
@@ -100,6 +101,8 @@ def _recipe_and_folder(options: SmokeOptions) -> tuple[Recipe, RunFolder]:
 
 def _prepare(recipe: Recipe, folder: RunFolder, options: SmokeOptions, world: World) -> RunPlan:
     """Preflight, then the folder: no record changes before all of the preflight has passed."""
+    for warning in recipe_warnings(recipe):
+        world.view.say(f"warning: {warning}")
     world.view.progress("checking prompts, ports and machine")
     require_grader(recipe)
     model_directory = prepare_model(recipe, world.cache_directory)

@@ -99,6 +99,13 @@ def test_what_the_user_reads_in_plain_lines(tmp_path: Path, runs: Path, lines: l
     assert any(line.startswith("step 2/2  reward 0.500") for line in lines)
 
 
+def test_a_setting_without_effect_is_said_before_anything_starts(tmp_path: Path, runs: Path, lines: list[str]) -> None:
+    options = SmokeOptions(steps=1, overrides=("trainer.updates_per_step=1",))
+    with cluster_of(accuracies=[0.4, 0.95], num_steps=1) as cluster:
+        run_smoke(options, world_of(tmp_path, lambda prefix: cluster.placement, lines))
+    assert lines[0].startswith("warning: trainer.updates_per_step is 1")
+
+
 def test_a_policy_that_did_not_learn_fails_the_run(tmp_path: Path, runs: Path, lines: list[str]) -> None:
     with cluster_of(accuracies=[0.4, 0.41], num_steps=1) as cluster:
         result = run_smoke(SmokeOptions(steps=1), world_of(tmp_path, lambda prefix: cluster.placement, lines))
