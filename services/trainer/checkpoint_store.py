@@ -18,6 +18,11 @@ class CheckpointStore:
         """Where the checkpoint of a step is or will be."""
         return self._folder / f"step-{step:08d}"
 
+    @property
+    def reference_path(self) -> Path:
+        """Where the policy that the run began with is kept, for runs with a KL term; it is never pruned."""
+        return self._folder / "reference"
+
     def newest_step(self) -> int | None:
         """Steps behind the newest complete checkpoint; None when there is none."""
         return max(self._steps(), default=None)

@@ -9,6 +9,7 @@ from services.common.errors import InvalidInputError
 from services.trainer.orders import (
     FillBuffer,
     KeepBuffer,
+    KeepReference,
     LoadPolicy,
     OfferShards,
     RankOrder,
@@ -123,6 +124,8 @@ def order_from_bytes(data: bytes) -> RankOrder:
             return KeepBuffer()
         case "reset_optimizer":
             return ResetOptimizer()
+        case "keep_reference":
+            return KeepReference()
         case "stop_rank":
             return StopRank()
     raise InvalidInputError(f"an order names the work {work!r}; run all trainer ranks from one installation")
@@ -169,5 +172,7 @@ def _order_message(order: RankOrder) -> orders_pb2.RankOrder:
             return orders_pb2.RankOrder(keep_buffer=orders_pb2.KeepBuffer())
         case ResetOptimizer():
             return orders_pb2.RankOrder(reset_optimizer=orders_pb2.ResetOptimizer())
+        case KeepReference():
+            return orders_pb2.RankOrder(keep_reference=orders_pb2.KeepReference())
         case StopRank():
             return orders_pb2.RankOrder(stop_rank=orders_pb2.StopRank())

@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from services.common.errors import InvalidInputError
+from services.common.errors import InvalidInputError, StateConflictError
 from services.trainer.batch import PackedBatch
 from services.trainer.policy import LossFunction, OwnedShard, TokenStatistics, UpdateFigures
 from services.weights.transfer import Box, SourceShard
@@ -30,6 +30,7 @@ class FakePolicy:
     def __init__(self, *, vocab_size: int, temperature: float = 1.0, seed: int = 0) -> None:
         generator = torch.Generator().manual_seed(seed)
         self._table = torch.randn(vocab_size, vocab_size, generator=generator).requires_grad_()
+        self._reference: torch.Tensor | None = None
         self._temperature = temperature
         self.num_updates = 0
         """Calls of update since the last reset of the optimizer."""
@@ -45,6 +46,21 @@ class FakePolicy:
     def data_parallel_size(self) -> int:
         """1."""
         return 1
+
+    def keep_reference(self) -> None:
+        """Keeps a copy of the table."""
+        self._reference = self._table.detach().clone()
+
+    @torch.no_grad()
+    def reference_logprobs(self, batches: Sequence[PackedBatch]) -> list[torch.Tensor]:
+        """[T] of each micro-batch under the kept table.
+
+        Raises:
+            StateConflictError: none was kept.
+        """
+        if self._reference is None:
+            raise StateConflictError("log-probabilities of a reference are wanted, but none was kept; keep one first")
+        return [self._statistics_of(self._reference, batch).logprobs for batch in batches]
 
     @torch.no_grad()
     def statistics(self, batches: Sequence[PackedBatch]) -> list[TokenStatistics]:
@@ -125,6 +141,9 @@ class FakePolicy:
         return [data]
 
     def _statistics(self, batch: PackedBatch) -> TokenStatistics:
-        logprobs = torch.log_softmax(self._table[batch.token_ids] / self._temperature, dim=-1)
-        entropies = -(logprobs.exp() * logprobs).sum(dim=-1).detach()
+        return self._statistics_of(self._table, batch)
+
+    def _statistics_of(self, table: torch.Tensor, batch: PackedBatch) -> TokenStatistics:
+        logprobs = torch.log_softmax(table[batch.token_ids] / self._temperature, dim=-1)
+        entropies = -(logprobs.exp() * logprobs).sum(dim=-1)
         return TokenStatistics(logprobs=logprobs.gather(1, batch.labels[:, None]).squeeze(1), entropies=entropies)

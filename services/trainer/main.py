@@ -167,6 +167,7 @@ def _run_loop(process: ServiceProcess, ranks: RankGroup, board: Board, stop: thr
         warm_start_folder=warm_start_cache_folder(
             recipe, model_directory=deployment.model_directory, cache_directory=deployment.cache_directory
         ),
+        keeps_reference=recipe.trainer.algorithm.kl.placement != "off",
         should_stop=stop.is_set,
     )
     redis = open_redis(deployment.redis_url)

@@ -67,6 +67,11 @@ class ResetOptimizer:
 
 
 @dataclass(frozen=True)
+class KeepReference:
+    """Keep a copy of the policy as it is: the reference of KL terms."""
+
+
+@dataclass(frozen=True)
 class StopRank:
     """End."""
 
@@ -80,6 +85,7 @@ RankOrder = (
     | SavePolicy
     | LoadPolicy
     | ResetOptimizer
+    | KeepReference
     | StopRank
 )
 

@@ -22,7 +22,7 @@ class TokenStatistics:
     logprobs: torch.Tensor
     """[T] log-probability of the label at the sampling temperature; carries gradient in training."""
     entropies: torch.Tensor
-    """[T] entropy of the next-token distribution in nats, without gradient."""
+    """[T] entropy of the next-token distribution in nats; carries gradient in training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +91,18 @@ class Policy(Protocol):
         """Collective. One optimizer step on the sum of the losses over all ranks, divided by global_count once.
 
         The MTP layer is trained on the same labels by cross-entropy, detached from the trunk, when it is enabled.
+        """
+        ...
+
+    def keep_reference(self) -> None:
+        """Collective. Keeps a copy of the trunk as it is now: the reference of KL terms."""
+        ...
+
+    def reference_logprobs(self, batches: Sequence[PackedBatch]) -> list[torch.Tensor]:
+        """Collective. [T] of each micro-batch under the reference, without gradient.
+
+        Raises:
+            StateConflictError: no reference was kept.
         """
         ...
 

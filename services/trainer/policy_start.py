@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from services.common.config.recipe import Recipe
-from services.common.errors import AbortedError
+from services.common.errors import AbortedError, InvalidInputError
 from services.trainer.checkpoint_store import CheckpointStore
-from services.trainer.orders import LoadPolicy, ResetOptimizer, SavePolicy, WarmStartStep
+from services.trainer.orders import KeepReference, LoadPolicy, ResetOptimizer, SavePolicy, WarmStartStep
 from services.trainer.rank_group import RankGroup
 from services.trainer.reports import Board, Phase
 
@@ -42,15 +42,22 @@ def start_policy(
     checkpoints: CheckpointStore,
     num_warm_start_steps: int,
     warm_start_folder: Path,
+    keeps_reference: bool,
     should_stop: Callable[[], bool],
 ) -> int:
     """Brings the policy into the state the run goes on from; returns the steps behind it.
 
+    Args:
+        keeps_reference: keep the policy that the run begins with as the reference, over restarts too.
+
     Raises:
         AbortedError: the process was asked to stop meanwhile.
+        InvalidInputError: the run to go on with has no reference.
     """
     step = checkpoints.newest_step()
     if step is not None:
+        if keeps_reference:
+            _load_reference(ranks, checkpoints.reference_path)
         path = checkpoints.path(step)
         ranks.carry_out(LoadPolicy(folder=path, with_optimizer=True))
         board.checkpoint_saved(str(path))
@@ -58,7 +65,20 @@ def start_policy(
         return step
     if num_warm_start_steps:
         _warm_start(ranks, board, num_warm_start_steps, warm_start_folder, should_stop)
+    if keeps_reference:
+        ranks.carry_out(SavePolicy(folder=checkpoints.reference_path))
+        ranks.carry_out(KeepReference())
     return 0
+
+
+def _load_reference(ranks: RankGroup, folder: Path) -> None:
+    if not folder.is_dir():
+        raise InvalidInputError(
+            f"{folder}: the run was started without a reference, which trainer.algorithm.kl needs; start a new run, or "
+            'set kl.placement="off"'
+        )
+    ranks.carry_out(LoadPolicy(folder=folder, with_optimizer=False))
+    ranks.carry_out(KeepReference())
 
 
 def _warm_start(ranks: RankGroup, board: Board, num_steps: int, folder: Path, should_stop: Callable[[], bool]) -> None:

@@ -4,6 +4,7 @@ from services.common.errors import StateConflictError
 from services.trainer.orders import (
     FillBuffer,
     KeepBuffer,
+    KeepReference,
     LoadPolicy,
     OfferShards,
     RankOrder,
@@ -65,6 +66,8 @@ class RankWork:
                 self._policy.load(folder, with_optimizer=with_optimizer)
             case ResetOptimizer():
                 self._policy.reset_optimizer()
+            case KeepReference():
+                self._policy.keep_reference()
             case StopRank():
                 self._sender.close()
         return RankReply()

@@ -37,6 +37,11 @@ class ModelPart:
     gradients: DistributedDataParallel
     """Its gradient buffers."""
 
+    def named_tensors(self) -> list[tuple[str, torch.Tensor]]:
+        """Its parameters, then its expert biases, under their names in the whole model."""
+        biases = ((name, tensor) for name, tensor in self.module.named_buffers() if name.endswith(".expert_bias"))
+        return [(self.prefix + name, tensor) for name, tensor in (*self.module.named_parameters(), *biases)]
+
 
 @dataclass(frozen=True, kw_only=True)
 class RankModel:
@@ -51,15 +56,11 @@ class RankModel:
 
     def named_tensors(self) -> list[tuple[str, torch.Tensor]]:
         """Every parameter and every expert bias under its Megatron name, in a fixed order."""
-        named: list[tuple[str, torch.Tensor]] = []
-        for part in self.parts:
-            named += [(part.prefix + name, tensor) for name, tensor in part.module.named_parameters()]
-            named += [
-                (part.prefix + name, tensor)
-                for name, tensor in part.module.named_buffers()
-                if name.endswith(".expert_bias")
-            ]
-        return named
+        return [named for part in self.parts for named in part.named_tensors()]
+
+    def trunk_tensors(self) -> list[tuple[str, torch.Tensor]]:
+        """The same of the trunk alone."""
+        return self.parts[0].named_tensors()
 
 
 def build_model(shape: ModelShape, parallel: ParallelConfig, *, dtype: torch.dtype) -> RankModel:

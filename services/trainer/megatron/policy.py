@@ -10,6 +10,7 @@ import torch
 from megatron.core import parallel_state
 
 from services.common.config.trainer import TrainerConfig
+from services.common.errors import StateConflictError
 from services.trainer.batch import PackedBatch
 from services.trainer.megatron import process_groups
 from services.trainer.megatron.checkpoint import load_checkpoint, save_checkpoint
@@ -19,6 +20,7 @@ from services.trainer.megatron.layout_rules import check_layout
 from services.trainer.megatron.model import build_model
 from services.trainer.megatron.optimizer import build_part_optimizer
 from services.trainer.megatron.process_groups import RankAddress
+from services.trainer.megatron.reference import ReferenceWeights
 from services.trainer.megatron.update import ForwardSettings, LearningRates, run_statistics, run_update
 from services.trainer.policy import LossFunction, OwnedShard, TokenStatistics, UpdateFigures
 
@@ -49,6 +51,7 @@ class MegatronPolicy:
             build_part_optimizer(part.name, part.gradients, trainer.optimizer, dtype=dtype)
             for part in self._model.parts
         ]
+        self._reference: ReferenceWeights | None = None
         self._settings = ForwardSettings(
             temperature=temperature,
             vocab_size=self._shape.vocab_size,
@@ -97,6 +100,21 @@ class MegatronPolicy:
             global_count=global_count,
             rates=LearningRates(trunk=lr, mtp=mtp_lr, weight_decay=weight_decay),
         )
+
+    def keep_reference(self) -> None:
+        """Collective. Keeps a copy of the trunk as it is now in host memory: the reference of KL terms."""
+        self._reference = ReferenceWeights([tensor for _, tensor in self._model.trunk_tensors()])
+
+    def reference_logprobs(self, batches: Sequence[PackedBatch]) -> list[torch.Tensor]:
+        """Collective. [T] of each micro-batch under the reference, without gradient.
+
+        Raises:
+            StateConflictError: no reference was kept.
+        """
+        if self._reference is None:
+            raise StateConflictError("log-probabilities of a reference are wanted, but none was kept; keep one first")
+        with self._reference.in_place():
+            return [statistics.logprobs for statistics in self.statistics(batches)]
 
     def reset_optimizer(self) -> None:
         """Collective. Forgets the optimizers' moments and step counts."""

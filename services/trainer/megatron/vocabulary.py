@@ -15,7 +15,7 @@ def label_statistics(
     vocab_size: int,
     group: distributed.ProcessGroup,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """([T] log-probability of each label, [T] entropy in nats without gradient), in float32.
+    """([T] log-probability of each label, [T] entropy in nats), both with gradient, in float32.
 
     Both are of softmax(logits / temperature). The logits are not changed.
 
@@ -58,21 +58,37 @@ class _LabelStatistics(torch.autograd.Function):
         total, expectation, label_logits = sums
         log_total = total.log()
         weights /= total[:, None]
-        ctx.save_for_backward(weights, local, is_here)
-        ctx.temperature, ctx.dtype = temperature, logits.dtype  # type: ignore[attr-defined]
         entropies = log_total - expectation / total
-        ctx.mark_non_differentiable(entropies)
+        ctx.save_for_backward(weights, local, is_here, entropies)
+        ctx.temperature, ctx.dtype = temperature, logits.dtype  # type: ignore[attr-defined]
+        # A loss without an entropy term shall not pay for one.
+        ctx.set_materialize_grads(False)
         return label_logits - log_total, entropies
 
     @staticmethod
     def backward(
-        ctx: torch.autograd.function.FunctionCtx, grad_logprobs: torch.Tensor, _grad_entropies: torch.Tensor
+        ctx: torch.autograd.function.FunctionCtx,
+        grad_logprobs: torch.Tensor | None,
+        grad_entropies: torch.Tensor | None,
     ) -> tuple[torch.Tensor | None, ...]:
-        probabilities, local, is_here = ctx.saved_tensors  # type: ignore[attr-defined]
-        scaled = grad_logprobs / ctx.temperature  # type: ignore[attr-defined]
-        gradient = probabilities * -scaled[:, None]
-        gradient.scatter_add_(1, local[:, None], torch.where(is_here, scaled, 0.0)[:, None])
+        probabilities, local, is_here, entropies = ctx.saved_tensors  # type: ignore[attr-defined]
+        temperature: float = ctx.temperature  # type: ignore[attr-defined]
+        if grad_logprobs is None:
+            gradient = torch.zeros_like(probabilities)
+        else:
+            scaled = grad_logprobs / temperature
+            gradient = probabilities * -scaled[:, None]
+            gradient.scatter_add_(1, local[:, None], torch.where(is_here, scaled, 0.0)[:, None])
+        if grad_entropies is not None:
+            scaled = grad_entropies / temperature
+            gradient -= scaled[:, None] * _entropy_slopes(probabilities, entropies)
         return gradient.to(ctx.dtype), None, None, None, None  # type: ignore[attr-defined]
+
+
+def _entropy_slopes(probabilities: torch.Tensor, entropies: torch.Tensor) -> torch.Tensor:
+    """[T, V] p (log p + H), the negative derivative of the entropy by each logit; 0 where p is 0, as in the limit."""
+    # Entries of the padding have p = 0, and 0 * -inf would be no number.
+    return torch.xlogy(probabilities, probabilities) + probabilities * entropies[:, None]
 
 
 def _reduced(

@@ -58,7 +58,7 @@ def step(rank: Rank) -> Result:
     """Gradients and figures of one update, then the figures of three more."""
     policy, batch = rank.policy, _own_share(rank.policy, make_batch(LENGTHS, seed=1))
     figures = _update(policy, [batch], lr=0.0)
-    gradients = _gradients(policy)
+    gradients = gradients_of(policy)
     statistics = policy.statistics([batch])[0]
     later = [_plain(_update(policy, [batch], lr=1e-3)) for _ in range(3)]
     return {
@@ -70,7 +70,7 @@ def step(rank: Rank) -> Result:
 
 
 def weights(rank: Rank) -> Result:
-    return {"weights": _weights(rank.policy)}
+    return {"weights": weights_of(rank.policy)}
 
 
 def parity(rank: Rank) -> Result:
@@ -88,7 +88,7 @@ def parity(rank: Rank) -> Result:
     (0.1 * mtp_loss).backward()
 
     figures = _update(rank.policy, [batch], lr=0.0)
-    gradients = reassemble([_gradients(rank.policy)])
+    gradients = reassemble([gradients_of(rank.policy)])
     trunk, found_draft = fuse_experts(gradients), draft_weights(gradients)
     wanted = {name: parameter.grad for name, parameter in model.named_parameters()}
     wanted_draft = {name: tensor.grad for name, tensor in draft.items() if tensor.grad is not None}
@@ -111,7 +111,7 @@ def split(rank: Rank) -> Result:
     results: Result = {}
     for name, batches in {"whole": [batch], "parts": parts, "padded": [empty, *parts]}.items():
         figures = _update(policy, batches, lr=0.0)
-        results[name] = (_plain(figures), _gradients(policy))
+        results[name] = (_plain(figures), gradients_of(policy))
     return results
 
 
@@ -120,23 +120,23 @@ def idle_replica(rank: Rank) -> Result:
     batch = make_batch(LENGTHS, seed=1)
     share = batch if rank.policy.data_parallel_rank == 0 else without_labels(batch)
     figures = _update(rank.policy, [share], lr=0.0, count=_COUNT)
-    return {"figures": _plain(figures), "gradients": _gradients(rank.policy)}
+    return {"figures": _plain(figures), "gradients": gradients_of(rank.policy)}
 
 
 def detachment(rank: Rank) -> Result:
     """The trunk's and the MTP layer's gradients when only one of the two losses says anything."""
     policy, batch = rank.policy, make_batch(LENGTHS, seed=5)
     _update(policy, [batch], lr=0.0, loss_function=_no_loss)
-    only_mtp = _gradients(policy)
+    only_mtp = gradients_of(policy)
     figures = _update(policy, [batch], lr=0.0)
-    return {"only_mtp": only_mtp, "both": _gradients(policy), "figures": _plain(figures)}
+    return {"only_mtp": only_mtp, "both": gradients_of(policy), "figures": _plain(figures)}
 
 
 def clip(rank: Rank) -> Result:
     """Gradients that the optimizer used on ten times the loss of `step`, which is above the clip norm."""
     batch = _own_share(rank.policy, make_batch(LENGTHS, seed=1))
     figures = _update(rank.policy, [batch], lr=0.0, count=_COUNT / 10)
-    return {"figures": _plain(figures), "gradients": _gradients(rank.policy)}
+    return {"figures": _plain(figures), "gradients": gradients_of(rank.policy)}
 
 
 def resume(rank: Rank) -> Result:
@@ -147,16 +147,16 @@ def resume(rank: Rank) -> Result:
     _steps(policy, batch, 2)
     policy.save(middle)
     _steps(policy, batch, 2)
-    straight = _weights(policy)
+    straight = weights_of(policy)
     policy.load(middle, with_optimizer=True)
     _steps(policy, batch, 2)
-    resumed = _weights(policy)
+    resumed = weights_of(policy)
     policy.load(start, with_optimizer=True)
     _steps(policy, batch, 4)
-    restarted = _weights(policy)
+    restarted = weights_of(policy)
     policy.load(middle, with_optimizer=False)
     _steps(policy, batch, 2)
-    forgetful = _weights(policy)
+    forgetful = weights_of(policy)
     return {
         "straight": straight,
         "resumed": resumed,
@@ -172,20 +172,20 @@ def save(rank: Rank) -> Result:
     batch = _own_share(rank.policy, make_batch(LENGTHS, seed=8))
     _steps(rank.policy, batch, 2)
     rank.policy.save(rank.out / "checkpoint")
-    saved = _weights(rank.policy)
+    saved = weights_of(rank.policy)
     _steps(rank.policy, batch, 1)
-    return {"saved": saved, "next": _weights(rank.policy)}
+    return {"saved": saved, "next": weights_of(rank.policy)}
 
 
 def load(rank: Rank) -> Result:
     """The weights of the checkpoint beside the output folder, and after one more step."""
     folder = rank.saved
-    error = _error(lambda: rank.policy.load(folder, with_optimizer=True))
+    error = error_of(lambda: rank.policy.load(folder, with_optimizer=True))
     if error != "no error":
         rank.policy.load(folder, with_optimizer=False)
-    loaded = _weights(rank.policy)
+    loaded = weights_of(rank.policy)
     _steps(rank.policy, _own_share(rank.policy, make_batch(LENGTHS, seed=8)), 1)
-    return {"error": error, "saved": loaded, "next": _weights(rank.policy)}
+    return {"error": error, "saved": loaded, "next": weights_of(rank.policy)}
 
 
 def broken_checkpoint(rank: Rank) -> Result:
@@ -193,21 +193,21 @@ def broken_checkpoint(rank: Rank) -> Result:
     policy = rank.policy
     policy.save(rank.out / "whole")
     (rank.out / "whole" / "complete").rename(rank.out / "elsewhere")
-    before = _weights(policy)
+    before = weights_of(policy)
     absent, incomplete = rank.out / "none", rank.out / "whole"
     errors = [
-        _error(lambda: policy.load(absent, with_optimizer=True)),
-        _error(lambda: policy.load(incomplete, with_optimizer=True)),
+        error_of(lambda: policy.load(absent, with_optimizer=True)),
+        error_of(lambda: policy.load(incomplete, with_optimizer=True)),
     ]
-    return {"errors": errors, "before": before, "after": _weights(policy)}
+    return {"errors": errors, "before": before, "after": weights_of(policy)}
 
 
 def non_finite(rank: Rank) -> Result:
     """The error of an infinite loss, and the weights around it."""
     batch = make_batch(LENGTHS, seed=9)
-    before = _weights(rank.policy)
-    error = _error(lambda: _update(rank.policy, [batch], lr=1e-2, loss_function=_infinite_loss))
-    return {"error": error, "before": before, "after": _weights(rank.policy)}
+    before = weights_of(rank.policy)
+    error = error_of(lambda: _update(rank.policy, [batch], lr=1e-2, loss_function=_infinite_loss))
+    return {"error": error, "before": before, "after": weights_of(rank.policy)}
 
 
 def messages(rank: Rank) -> Result:
@@ -280,11 +280,11 @@ def _shards(shards: Sequence[OwnedShard]) -> Shards:
     return [(o.shard.tensor, o.shard.tensor_shape, o.shard.box.starts, o.tensor.clone()) for o in shards]
 
 
-def _weights(policy: MegatronPolicy) -> Shards:
+def weights_of(policy: MegatronPolicy) -> Shards:
     return _shards(policy.owned_shards())
 
 
-def _gradients(policy: MegatronPolicy) -> Shards:
+def gradients_of(policy: MegatronPolicy) -> Shards:
     from services.trainer.megatron.hub_loading import owned_shards
 
     named = [
@@ -307,7 +307,7 @@ def _plain(figures: UpdateFigures) -> Result:
     }
 
 
-def _error(action: Callable[[], object]) -> str:
+def error_of(action: Callable[[], object]) -> str:
     try:
         action()
     except FurlongError as error:

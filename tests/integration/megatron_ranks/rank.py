@@ -12,10 +12,13 @@ import torch
 
 from services.common.config.trainer import OptimizerConfig, ParallelConfig, TrainerConfig
 from services.trainer.megatron.start import start_policy
+from tests.integration.megatron_ranks.algorithm_steps import ALGORITHM_CASES
 from tests.integration.megatron_ranks.cases import CASES, CLIP_NORM, Rank, start_over
 
+ALL_CASES = {**CASES, **ALGORITHM_CASES}
+
 parser = argparse.ArgumentParser()
-parser.add_argument("--cases", nargs="+", choices=sorted(CASES), required=True)
+parser.add_argument("--cases", nargs="+", choices=sorted(ALL_CASES), required=True)
 for name in ("rank", "world", "port", "tp", "ep"):
     parser.add_argument(f"--{name}", type=int, required=True)
 parser.add_argument("--dtype", default="float32")
@@ -48,6 +51,6 @@ rank = Rank(policy=policy, model_dir=arguments.model, out=arguments.out, saved=a
 results = {}
 for case in arguments.cases:
     start_over(rank)
-    results[case] = CASES[case](rank)
+    results[case] = ALL_CASES[case](rank)
 policy.close()
 torch.save(results, arguments.out / f"rank{arguments.rank}.pt")

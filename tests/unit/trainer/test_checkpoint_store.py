@@ -23,3 +23,12 @@ def test_pruning_keeps_the_newest(tmp_path: Path) -> None:
     make(store, 5, 10, 15)
     store.prune()
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["step-00000010", "step-00000015"]
+
+
+def test_the_reference_is_no_step_and_is_never_pruned(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep=1)
+    store.reference_path.mkdir()
+    assert store.newest_step() is None
+    make(store, 5, 10)
+    store.prune()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["reference", "step-00000010"]

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from services.common.errors import InvalidInputError
+from services.common.errors import InvalidInputError, StateConflictError
 from services.trainer.batch import PackedBatch
 from services.trainer.fake_policy import FakePolicy
 from services.trainer.policy import LossSums, Policy, TokenStatistics
@@ -78,3 +78,14 @@ def test_a_checkpoint_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
     FakePolicy(vocab_size=4).save(tmp_path)
     with pytest.raises(InvalidInputError, match=r"shape \(4, 4\), \(3, 3\) is wanted"):
         FakePolicy(vocab_size=3).load(tmp_path, with_optimizer=False)
+
+
+def test_the_reference_stays_while_the_policy_learns() -> None:
+    policy = FakePolicy(vocab_size=3)
+    with pytest.raises(StateConflictError, match="none was kept"):
+        policy.reference_logprobs([_batch()])
+    policy.keep_reference()
+    kept = policy.statistics([_batch()])[0].logprobs
+    _update(policy, [_batch()])
+    assert torch.equal(policy.reference_logprobs([_batch()])[0], kept)
+    assert not torch.equal(policy.statistics([_batch()])[0].logprobs, kept)

@@ -10,6 +10,7 @@ from services.trainer.conversions import order_from_bytes, order_to_bytes, reply
 from services.trainer.orders import (
     FillBuffer,
     KeepBuffer,
+    KeepReference,
     LoadPolicy,
     OfferShards,
     RankOrder,
@@ -46,6 +47,7 @@ ORDERS: list[RankOrder] = [
     SavePolicy(folder=Path("/a/b")),
     LoadPolicy(folder=Path("/a/b"), with_optimizer=True),
     ResetOptimizer(),
+    KeepReference(),
     StopRank(),
 ]
 REPLIES = [

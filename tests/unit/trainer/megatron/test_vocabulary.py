@@ -40,12 +40,17 @@ def test_values_and_gradients_are_those_of_log_softmax(temperature: float, group
     table = torch.log_softmax(logits / temperature, dim=-1)
     wanted = table.gather(1, torch.tensor(labels)[:, None]).squeeze(1)
     torch.testing.assert_close(logprobs, wanted)
-    torch.testing.assert_close(entropies, -(table.exp() * table).sum(-1).detach())
-    assert not entropies.requires_grad
+    wanted_entropies = -(table.exp() * table).sum(-1)
+    torch.testing.assert_close(entropies, wanted_entropies)
     weights = torch.tensor([1.0, -2.0, 0.0, 0.5, 3.0])
-    (found,) = torch.autograd.grad((logprobs * weights).sum(), logits)
-    (expected,) = torch.autograd.grad((wanted * weights).sum(), logits)
-    torch.testing.assert_close(found, expected)
+    for found_loss, expected_loss in (
+        ((logprobs * weights).sum(), (wanted * weights).sum()),
+        ((entropies * weights).sum(), (wanted_entropies * weights).sum()),
+        ((logprobs * weights + entropies).sum(), (wanted * weights + wanted_entropies).sum()),
+    ):
+        (found,) = torch.autograd.grad(found_loss, logits, retain_graph=True)
+        (expected,) = torch.autograd.grad(expected_loss, logits, retain_graph=True)
+        torch.testing.assert_close(found, expected)
 
 
 def test_the_logits_are_left_as_they_were(group: distributed.ProcessGroup) -> None:
@@ -60,15 +65,21 @@ def test_padding_of_the_vocabulary_has_no_probability_and_no_gradient(group: dis
     logprobs, entropies = _statistics(logits, [0], group, vocab=2)
     assert logprobs.item() == pytest.approx(-math.log(2))
     assert entropies.item() == pytest.approx(math.log(2))
-    logprobs.sum().backward()
-    assert logits.grad is not None
-    assert logits.grad.tolist() == [[0.5, -0.5, 0.0, 0.0]]
+    (gradient,) = torch.autograd.grad(logprobs.sum(), logits, retain_graph=True)
+    assert gradient.tolist() == [[0.5, -0.5, 0.0, 0.0]]
+    # the entropy of two even entries is at its maximum
+    (gradient,) = torch.autograd.grad(entropies.sum(), logits)
+    assert gradient[0].tolist() == pytest.approx([0.0, 0.0, 0.0, 0.0], abs=1e-7)
 
 
 def test_far_apart_logits_stay_finite(group: distributed.ProcessGroup) -> None:
-    logprobs, entropies = _statistics(torch.tensor([[1e4, -1e4]]), [1], group)
+    logits = torch.tensor([[1e4, -1e4]], requires_grad=True)
+    logprobs, entropies = _statistics(logits, [1], group)
     assert logprobs.item() == -2e4
     assert entropies.item() == 0.0
+    (logprobs + entropies).sum().backward()
+    assert logits.grad is not None
+    assert logits.grad.tolist() == [[-1.0, 1.0]]
 
 
 def test_bfloat16_logits_are_taken_in_float32(group: distributed.ProcessGroup) -> None:

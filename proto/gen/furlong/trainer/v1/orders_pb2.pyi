@@ -30,6 +30,7 @@ class RankOrder(google.protobuf.message.Message):
     SAVE_POLICY_FIELD_NUMBER: builtins.int
     LOAD_POLICY_FIELD_NUMBER: builtins.int
     RESET_OPTIMIZER_FIELD_NUMBER: builtins.int
+    KEEP_REFERENCE_FIELD_NUMBER: builtins.int
     STOP_RANK_FIELD_NUMBER: builtins.int
     @property
     def train_round(self) -> global___TrainRound:
@@ -64,6 +65,10 @@ class RankOrder(google.protobuf.message.Message):
         """Forget the optimizer's state."""
 
     @property
+    def keep_reference(self) -> global___KeepReference:
+        """Keep a copy of the policy as it is: the reference of KL terms."""
+
+    @property
     def stop_rank(self) -> global___StopRank:
         """End."""
 
@@ -78,11 +83,12 @@ class RankOrder(google.protobuf.message.Message):
         save_policy: global___SavePolicy | None = ...,
         load_policy: global___LoadPolicy | None = ...,
         reset_optimizer: global___ResetOptimizer | None = ...,
+        keep_reference: global___KeepReference | None = ...,
         stop_rank: global___StopRank | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["fill_buffer", b"fill_buffer", "keep_buffer", b"keep_buffer", "load_policy", b"load_policy", "offer_shards", b"offer_shards", "reset_optimizer", b"reset_optimizer", "save_policy", b"save_policy", "stop_rank", b"stop_rank", "train_round", b"train_round", "warm_start_step", b"warm_start_step", "work", b"work"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["fill_buffer", b"fill_buffer", "keep_buffer", b"keep_buffer", "load_policy", b"load_policy", "offer_shards", b"offer_shards", "reset_optimizer", b"reset_optimizer", "save_policy", b"save_policy", "stop_rank", b"stop_rank", "train_round", b"train_round", "warm_start_step", b"warm_start_step", "work", b"work"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["work", b"work"]) -> typing.Literal["train_round", "warm_start_step", "offer_shards", "fill_buffer", "keep_buffer", "save_policy", "load_policy", "reset_optimizer", "stop_rank"] | None: ...
+    def HasField(self, field_name: typing.Literal["fill_buffer", b"fill_buffer", "keep_buffer", b"keep_buffer", "keep_reference", b"keep_reference", "load_policy", b"load_policy", "offer_shards", b"offer_shards", "reset_optimizer", b"reset_optimizer", "save_policy", b"save_policy", "stop_rank", b"stop_rank", "train_round", b"train_round", "warm_start_step", b"warm_start_step", "work", b"work"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["fill_buffer", b"fill_buffer", "keep_buffer", b"keep_buffer", "keep_reference", b"keep_reference", "load_policy", b"load_policy", "offer_shards", b"offer_shards", "reset_optimizer", b"reset_optimizer", "save_policy", b"save_policy", "stop_rank", b"stop_rank", "train_round", b"train_round", "warm_start_step", b"warm_start_step", "work", b"work"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["work", b"work"]) -> typing.Literal["train_round", "warm_start_step", "offer_shards", "fill_buffer", "keep_buffer", "save_policy", "load_policy", "reset_optimizer", "keep_reference", "stop_rank"] | None: ...
 
 global___RankOrder = RankOrder
 
@@ -223,6 +229,18 @@ class ResetOptimizer(google.protobuf.message.Message):
     ) -> None: ...
 
 global___ResetOptimizer = ResetOptimizer
+
+@typing.final
+class KeepReference(google.protobuf.message.Message):
+    """KeepReference has no fields."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___KeepReference = KeepReference
 
 @typing.final
 class StopRank(google.protobuf.message.Message):
