@@ -4,7 +4,7 @@ Legend: T tokens of the micro-batch, N sequences. Position t predicts `labels[t]
 sequence; every loss input is aligned to labels. The last position of a sequence has no label and is masked.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -31,6 +31,19 @@ class PackedBatch:
     """[T] float32 log-probabilities of the labels under the engine; 0 where masked."""
     sample_indices: tuple[int, ...]
     """[N] index of each sequence in the round's list of samples."""
+
+    def to(self, device: torch.device) -> "PackedBatch":
+        """The micro-batch with its tensors on a device."""
+        return replace(
+            self,
+            token_ids=self.token_ids.to(device),
+            labels=self.labels.to(device),
+            position_ids=self.position_ids.to(device),
+            cu_seqlens=self.cu_seqlens.to(device),
+            loss_mask=self.loss_mask.to(device),
+            advantages=self.advantages.to(device),
+            engine_logprobs=self.engine_logprobs.to(device),
+        )
 
     @property
     def num_tokens(self) -> int:

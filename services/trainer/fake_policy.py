@@ -47,6 +47,11 @@ class FakePolicy:
         """1."""
         return 1
 
+    @property
+    def device(self) -> torch.device:
+        """The CPU."""
+        return torch.device("cpu")
+
     def keep_reference(self) -> None:
         """Keeps a copy of the table."""
         self._reference = self._table.detach().clone()

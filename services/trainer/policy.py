@@ -74,6 +74,11 @@ class Policy(Protocol):
         """Number of data-parallel replicas."""
         ...
 
+    @property
+    def device(self) -> torch.device:
+        """Where micro-batches are wanted and statistics come from."""
+        ...
+
     def statistics(self, batches: Sequence[PackedBatch]) -> list[TokenStatistics]:
         """Collective. Statistics of each micro-batch, without gradient."""
         ...

@@ -87,7 +87,8 @@ class RoundTraining:
             cost=self._sequence_cost,
         )
         mine = plan[self._policy.data_parallel_rank]
-        return [pack(sequences, [share[position] for position in micro_batch]) for micro_batch in mine]
+        batches = [pack(sequences, [share[position] for position in micro_batch]) for micro_batch in mine]
+        return [batch.to(self._policy.device) for batch in batches]
 
     def _update(self, step: int, update: PreparedUpdate) -> dict[str, float]:
         optimizer = self._config.optimizer

@@ -51,4 +51,5 @@ class WarmStart:
             max_tokens=self._config.max_tokens_per_rank,
             data_parallel_size=self._policy.data_parallel_size,
         )
-        return [pack(sequences, micro_batch) for micro_batch in plan[self._policy.data_parallel_rank]]
+        mine = plan[self._policy.data_parallel_rank]
+        return [pack(sequences, micro_batch).to(self._policy.device) for micro_batch in mine]

@@ -1,4 +1,4 @@
-"""The whole loop with several trainer ranks, asynchronous generation and the TCP transport."""
+"""The whole loop in other layouts, one version behind, at another temperature, with every part of the algorithm."""
 
 import json
 import os
@@ -13,7 +13,25 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 SHORT_WARM_START = ("trainer.warm_start.good_steps=60", "trainer.warm_start.mixed_steps=10")
 LAYOUTS = {
     "data parallel, one version behind": ("trainer.ranks=2", "rollout.max_lag_versions=1"),
-    "tensor parallel, over tcp": ("trainer.ranks=2", "trainer.parallel.tp=2", "weights.transport=tcp"),
+    "tensor parallel, over tcp, sampled colder": (
+        "trainer.ranks=2",
+        "trainer.parallel.tp=2",
+        "weights.transport=tcp",
+        "rollout.sampling.temperature=0.8",
+    ),
+    "every part of the algorithm": (
+        "trainer.algorithm.type=reinforce_plus_plus",
+        "trainer.algorithm.discount=0.99",
+        "trainer.algorithm.entropy_coefficient=0.001",
+        "trainer.algorithm.max_divergence=0.1",
+        "trainer.algorithm.kl.placement=reward",
+        "trainer.algorithm.kl.estimator=k1",
+        "trainer.algorithm.importance.mode=mask",
+        "trainer.algorithm.importance.lower=0.5",
+        "trainer.algorithm.importance.normalize=true",
+        "trainer.algorithm.rejection.level=geometric",
+        "trainer.algorithm.rejection.veto=1e-4",
+    ),
 }
 
 
@@ -35,5 +53,8 @@ def test_a_layout_trains_and_its_versions_arrive_unchanged(settings: tuple[str, 
     steps = [json.loads(line) for line in (tmp_path / "runs/smoke/steps.jsonl").read_text().splitlines()]
     wanted_lags = {0, 1} if "rollout.max_lag_versions=1" in settings else {0}
     assert {step["max_lag_steps"] for step in steps} <= wanted_lags
+    uses_reference = any("kl.placement" in key for key in settings)
+    # The policy is the reference only before its first update.
+    assert [step["kl"] != 0.0 for step in steps] == [uses_reference] * 3
     if wanted_lags == {0}:
         assert evidence["logprob_mismatch"]["max"] <= 1e-3

@@ -72,6 +72,11 @@ class MegatronPolicy:
         size: int = parallel_state.get_data_parallel_world_size()
         return size
 
+    @property
+    def device(self) -> torch.device:
+        """The device of this rank."""
+        return self._device
+
     def statistics(self, batches: Sequence[PackedBatch]) -> list[TokenStatistics]:
         """Collective. Statistics of each micro-batch, without gradient."""
         return run_statistics(self._model, batches, self._settings)

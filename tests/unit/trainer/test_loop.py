@@ -136,6 +136,7 @@ class Trainer:
             checkpoints=scene.checkpoints,
             num_warm_start_steps=0,
             warm_start_folder=scene.folder / "warm",
+            keeps_reference=False,
             should_stop=self.stopped.is_set,
         )
         queue = scene.queue()
