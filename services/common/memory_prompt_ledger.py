@@ -6,7 +6,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from services.common.prompt_ledger import PromptLease, RoundState, check_rewards, is_round_complete
+from services.common.prompt_ledger import (
+    PromptLease,
+    RoundState,
+    check_rewards,
+    is_round_complete,
+    num_prompts_to_start,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +31,8 @@ class _Round:
     rejected: Counter[str] = field(default_factory=Counter)
     reward_sum: float = 0.0
     num_samples: int = 0
+    num_surplus: int = 0
+    was_full: bool = False
 
 
 class MemoryPromptLedger:
@@ -38,16 +46,20 @@ class MemoryPromptLedger:
         max_prompts_per_round: int,
         lease_seconds: float,
         clock: Callable[[], float],
+        over_sampling_prompts: int = 0,
     ) -> None:
         """An empty ledger; clock tells the time in seconds and never goes back."""
         self._run_id = run_id
         self._groups_per_round = groups_per_round
         self._max_prompts_per_round = max_prompts_per_round
+        self._over_sampling_prompts = over_sampling_prompts
         self._lease_seconds = lease_seconds
         self._clock = clock
         self._lock = threading.Lock()
         self._held: dict[str, _HeldLease] = {}
         self._rounds: dict[int, _Round] = {}
+        self._surplus: dict[int, int] = {}
+        """Round that a surplus position was last in, by position."""
         self._positions = itertools.count()
         self._lease_numbers = itertools.count(1)
         self._first_open = 0
@@ -76,6 +88,8 @@ class MemoryPromptLedger:
             state.accepted.add(lease.position)
             state.reward_sum += reward_sum
             state.num_samples += len(rewards)
+            if len(state.accepted) >= self._groups_per_round:
+                self._end_full(lease.round)
             return True
 
     def settle_dropped(self, lease: PromptLease, *, reason: str, rewards: list[float]) -> bool:
@@ -89,6 +103,11 @@ class MemoryPromptLedger:
             state.reward_sum += reward_sum
             state.num_samples += len(rewards)
             return True
+
+    def no_longer_held(self, leases: list[PromptLease]) -> list[PromptLease]:
+        """See PromptLedger.no_longer_held."""
+        with self._lock:
+            return [lease for lease in leases if lease.lease_id not in self._held]
 
     def give_back(self, leases: list[PromptLease]) -> None:
         """See PromptLedger.give_back."""
@@ -128,6 +147,7 @@ class MemoryPromptLedger:
                 accepted_positions=tuple(sorted(state.accepted)),
                 reward_sum=state.reward_sum,
                 num_samples=state.num_samples,
+                num_surplus=state.num_surplus,
                 is_complete=self._is_complete(round_),
             )
 
@@ -150,18 +170,37 @@ class MemoryPromptLedger:
             self._return(held.lease)
 
     def _fill(self, round_: int, *, worker: str, max_prompts: int) -> list[PromptLease]:
-        """Leases what the round needs: returned positions first, then new ones."""
+        """Leases what the round needs: returned positions first, then surplus of earlier rounds, then new ones."""
         state = self._round(round_)
-        num_accepted, num_open = len(state.accepted), state.num_leased + len(state.returned)
-        num_missing = min(
-            self._groups_per_round - num_accepted,
-            self._max_prompts_per_round - num_accepted - state.dropped.total(),
+        num_new = num_prompts_to_start(
+            num_accepted=len(state.accepted),
+            num_dropped=state.dropped.total(),
+            num_open=state.num_leased + len(state.returned),
+            groups_per_round=self._groups_per_round,
+            over_sampling_prompts=0 if state.was_full else self._over_sampling_prompts,
+            max_prompts_per_round=self._max_prompts_per_round,
         )
         again = sorted(state.returned)[:max_prompts]
         state.returned.difference_update(again)
-        num_new = max(0, min(num_missing - num_open, max_prompts - len(again)))
-        positions = [*again, *itertools.islice(self._positions, num_new)]
+        positions = [*again, *self._take(round_, min(num_new, max_prompts - len(again)))]
         return [self._grant(round_, position, worker=worker) for position in positions]
+
+    def _take(self, round_: int, num_positions: int) -> list[int]:
+        """Positions that start in the round: surplus of earlier rounds, then new ones."""
+        surplus = sorted(position for position, last in self._surplus.items() if last < round_)[:num_positions]
+        for position in surplus:
+            del self._surplus[position]
+        return [*surplus, *itertools.islice(self._positions, num_positions - len(surplus))]
+
+    def _end_full(self, round_: int) -> None:
+        """Ends what is open in a full round; its prompts are surplus."""
+        state = self._round(round_)
+        state.was_full = True
+        for held in [held for held in self._held.values() if held.lease.round == round_]:
+            self._return(held.lease)
+        self._surplus.update(dict.fromkeys(state.returned, round_))
+        state.num_surplus += len(state.returned)
+        state.returned.clear()
 
     def _grant(self, round_: int, position: int, *, worker: str) -> PromptLease:
         lease = PromptLease(lease_id=f"{worker}#{next(self._lease_numbers)}", round=round_, position=position)

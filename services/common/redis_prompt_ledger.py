@@ -10,8 +10,9 @@ class RedisPromptLedger:
     """A PromptLedger in Redis, for any number of processes and threads.
 
     Keys, all below furlong:<run id>:ledger: are `cursors` (counts of positions and leases handed out, first open
-    round), `leases` (lease id to round, position and worker), `expiry` (lease id by time), and for each round
-    `counts:<round>`, `accepted:<round>` and `returned:<round>` (positions to lease again).
+    round), `leases` (lease id to round, position and worker), `expiry` (lease id by time), `surplus` ("position round"
+    by position, with the round it was last in), and for each round `counts:<round>`, `accepted:<round>` and
+    `returned:<round>` (positions to lease again).
     """
 
     def __init__(
@@ -22,17 +23,25 @@ class RedisPromptLedger:
         groups_per_round: int,
         max_prompts_per_round: int,
         lease_seconds: float,
+        over_sampling_prompts: int = 0,
     ) -> None:
-        """The ledger of a run; a new process with the same run id goes on where the others are."""
+        """The ledger of a run; a new process with the same run id goes on where the others are.
+
+        Args:
+            over_sampling_prompts: read by `lease` alone, so only workers need to give it.
+        """
         self._groups_per_round = groups_per_round
         self._max_prompts_per_round = max_prompts_per_round
+        self._over_sampling_prompts = over_sampling_prompts
         self._lease_milliseconds = max(1, round(lease_seconds * 1000))
         self._prefix = f"furlong:{run_id}:ledger:"
         self._cursors = f"{self._prefix}cursors"
         self._leases = f"{self._prefix}leases"
         self._expiry = f"{self._prefix}expiry"
+        self._surplus = f"{self._prefix}surplus"
         self._lease = RedisScript(client, "ledger_lease")
         self._settle = RedisScript(client, "ledger_settle")
+        self._held = RedisScript(client, "ledger_held")
         self._give_back = RedisScript(client, "ledger_give_back")
         self._reject = RedisScript(client, "ledger_reject")
         self._round = RedisScript(client, "ledger_round")
@@ -40,7 +49,7 @@ class RedisPromptLedger:
     def lease(self, *, worker: str, max_round: int, max_prompts: int) -> list[PromptLease]:
         """See PromptLedger.lease."""
         flat = self._lease.run(
-            keys=[self._cursors, self._leases, self._expiry],
+            keys=[self._cursors, self._leases, self._expiry, self._surplus],
             arguments=[
                 self._prefix,
                 worker,
@@ -49,6 +58,7 @@ class RedisPromptLedger:
                 self._groups_per_round,
                 self._max_prompts_per_round,
                 self._lease_milliseconds,
+                self._over_sampling_prompts,
             ],
         )
         assert isinstance(flat, list)
@@ -64,6 +74,12 @@ class RedisPromptLedger:
     def settle_dropped(self, lease: PromptLease, *, reason: str, rewards: list[float]) -> bool:
         """See PromptLedger.settle_dropped."""
         return self._settle_as(lease, outcome="dropped", reason=reason, rewards=rewards)
+
+    def no_longer_held(self, leases: list[PromptLease]) -> list[PromptLease]:
+        """See PromptLedger.no_longer_held."""
+        held = self._held.run(keys=[self._leases], arguments=[lease.lease_id for lease in leases])
+        assert isinstance(held, list)
+        return [lease for lease, is_held in zip(leases, held, strict=True) if is_held == 0]
 
     def give_back(self, leases: list[PromptLease]) -> None:
         """See PromptLedger.give_back."""
@@ -99,6 +115,7 @@ class RedisPromptLedger:
             accepted_positions=tuple(sorted(_number(position) for position in positions)),
             reward_sum=float(counts.get("reward_sum", "0")),
             num_samples=int(counts.get("num_samples", "0")),
+            num_surplus=int(counts.get("surplus", "0")),
             is_complete=is_round_complete(
                 num_accepted=len(positions),
                 num_dropped=num_dropped,
@@ -110,8 +127,16 @@ class RedisPromptLedger:
 
     def _settle_as(self, lease: PromptLease, *, outcome: str, reason: str, rewards: list[float]) -> bool:
         reply = self._settle.run(
-            keys=[self._leases, self._expiry],
-            arguments=[self._prefix, lease.lease_id, outcome, reason, repr(check_rewards(rewards)), len(rewards)],
+            keys=[self._leases, self._expiry, self._surplus],
+            arguments=[
+                self._prefix,
+                lease.lease_id,
+                outcome,
+                reason,
+                repr(check_rewards(rewards)),
+                len(rewards),
+                self._groups_per_round,
+            ],
         )
         return reply == 1
 

@@ -66,24 +66,29 @@ class GroupMaker:
         self._rules = rules
         self._require_end_token = require_end_token
         self._tally = tally
+        self._lease_ids_before_settling: set[str] = set()
 
     async def make(self, lease: PromptLease) -> None:
-        """Settles the lease. The lease goes back when the engine or the grader fails, or the task is cancelled.
+        """Settles the lease. When it fails or is cancelled, the lease is still the caller's to give back.
 
         Raises:
             UnavailableError: the engine or the queue is gone.
         """
         started = time.monotonic()
-        try:
-            outcome = await self._make(lease)
-        except BaseException:
-            self._ledger.give_back([lease])
-            raise
+        outcome = await self._make(lease)
         self._tally.add_group(outcome, seconds=time.monotonic() - started)
+
+    def may_stop(self, lease: PromptLease) -> bool:
+        """Whether the group is generated or scored at the moment, so that nothing of it has left this process."""
+        return lease.lease_id in self._lease_ids_before_settling
 
     async def _make(self, lease: PromptLease) -> str:
         prompt = self._prompts.prompt_at(lease.position)
-        scored = await self._generate_and_score(prompt)
+        self._lease_ids_before_settling.add(lease.lease_id)
+        try:
+            scored = await self._generate_and_score(prompt)
+        finally:
+            self._lease_ids_before_settling.discard(lease.lease_id)
         self._tally.add_responses(scored)
         rewards = [item.reward for item in scored]
         reason = self._rules.reason_to_drop(scored)

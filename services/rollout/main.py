@@ -115,6 +115,7 @@ def _build(process: ServiceProcess, engine: Engine) -> _Parts:
         groups_per_round=rollout.prompts_per_step,
         max_prompts_per_round=rollout.max_prompts_per_step,
         lease_seconds=recipe.redis.lease_seconds,
+        over_sampling_prompts=rollout.over_sampling_prompts,
     )
     worker = f"rollout-{process.index}"
     ledger.give_back_all(worker=worker)
@@ -141,6 +142,7 @@ def _build(process: ServiceProcess, engine: Engine) -> _Parts:
         maker=maker,
         max_lag_versions=rollout.max_lag_versions,
         num_rounds=recipe.run.steps,
+        has_surplus=rollout.over_sampling_prompts > 0,
         max_groups_in_flight=max(1, 2 * rollout.engine.max_running_requests // rollout.samples_per_prompt),
         tally=tally,
     )

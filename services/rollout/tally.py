@@ -11,7 +11,9 @@ from services.rollout.scoring import ScoredResponse
 
 ACCEPTED = "accepted"
 LATE = "late"
-"""The lease was no longer held: another worker makes the group."""
+"""The lease was no longer held: another worker makes the group, or its round was full."""
+SURPLUS = "surplus"
+"""Given up while it was made, because the lease was no longer held: as a rule, its round was full."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +68,12 @@ class Tally:
             self._outcomes[outcome] += 1
         self._metrics.groups.labels(outcome=outcome).inc()
         self._metrics.group_seconds.observe(seconds)
+
+    def add_surplus(self, num_groups: int) -> None:
+        """Counts groups that were given up while they were made."""
+        with self._lock:
+            self._outcomes[SURPLUS] += num_groups
+        self._metrics.groups.labels(outcome=SURPLUS).inc(num_groups)
 
     def add_busy_seconds(self, seconds: float) -> None:
         """Counts time with at least one group in flight."""

@@ -86,6 +86,7 @@ class Service:
             maker=maker,
             max_lag_versions=0,
             num_rounds=10,
+            has_surplus=False,
             max_groups_in_flight=4,
             tally=tally,
         )

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from services.common.config.base import (
     NonNegativeFloat,
@@ -98,6 +98,10 @@ class RolloutConfig(Section):
     max_refills: NonNegativeInt = 1
     """How many times `prompts_per_step` further prompts may replace dropped groups of a step. Only as many prompts
     start as groups are missing."""
+    over_sampling_prompts: NonNegativeInt = 0
+    """Further prompts that a step starts at once, before any group is dropped, so that dropped groups need no second
+    wave; at most what `max_refills` allows. Once `prompts_per_step` groups are accepted the rest is stopped, and
+    generated anew for the next step. Groups of short responses are done first, so a large number favours them."""
     when_short: Literal["train_short", "error"] = "train_short"
     """What a step does that is still short after its refills: train on what it has, or end the run."""
     drop_equal_rewards: bool = True
@@ -117,6 +121,17 @@ class RolloutConfig(Section):
     def max_prompts_per_step(self) -> int:
         """Most prompts spent on one step, refills included."""
         return self.prompts_per_step * (1 + self.max_refills)
+
+    @model_validator(mode="after")
+    def _check_over_sampling(self) -> "RolloutConfig":
+        allowed = self.max_prompts_per_step - self.prompts_per_step
+        if self.over_sampling_prompts > allowed:
+            raise ValueError(
+                f"over_sampling_prompts is {self.over_sampling_prompts}, but prompts_per_step {self.prompts_per_step} "
+                f"x max_refills {self.max_refills} allows {allowed} further prompts; set it to {allowed} or less, or "
+                "raise max_refills"
+            )
+        return self
 
 
 class RewardConfig(Section):

@@ -1,9 +1,10 @@
 -- Takes back expired leases, then leases prompts of the lowest incomplete rounds.
--- KEYS: cursors, leases, expiry times. ARGV: prefix of the keys of a round, worker, highest round, most prompts,
--- groups per round, most prompts per round, lease length in ms. Reply: {lease id, round, position, ...}.
+-- KEYS: cursors, leases, expiry times, surplus. ARGV: prefix of the keys of a round, worker, highest round, most
+-- prompts, groups per round, most prompts per round, lease length in ms, prompts over-sampled per round.
+-- Reply: {lease id, round, position, ...}.
 local prefix, worker = ARGV[1], ARGV[2]
 local max_round, max_prompts = tonumber(ARGV[3]), tonumber(ARGV[4])
-local groups_per_round, max_per_round = tonumber(ARGV[5]), tonumber(ARGV[6])
+local groups_per_round, max_per_round, over_sampling = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[8])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
@@ -31,15 +32,40 @@ local function grant(round, position)
   leases[#leases + 1] = {lease_id, round, position}
 end
 
+-- The rule of num_prompts_to_start in prompt_ledger.py.
+local function num_to_start(accepted, dropped, open, further)
+  local missing = groups_per_round - accepted
+  if missing <= 0 then
+    return 0
+  end
+  local wanted = math.max(missing, missing + further - dropped)
+  return math.max(0, math.min(wanted, max_per_round - accepted - dropped) - open)
+end
+
+-- Starts prompts in the round: surplus of earlier rounds, then new positions.
+local function start(round, num_prompts)
+  for _, entry in ipairs(num_prompts > 0 and redis.call('ZRANGE', KEYS[4], 0, -1) or {}) do
+    local position, last_round = string.match(entry, '^(%d+) (%d+)$')
+    if num_prompts > 0 and tonumber(last_round) < round then
+      redis.call('ZREM', KEYS[4], entry)
+      grant(round, tonumber(position))
+      num_prompts = num_prompts - 1
+    end
+  end
+  for _ = 1, num_prompts do
+    grant(round, redis.call('HINCRBY', KEYS[1], 'num_positions', 1) - 1)
+  end
+end
+
 -- Leases what the round still needs; true when the round is complete.
 local function fill(round)
   local suffix = string.format('%d', round)
-  local counts = redis.call('HMGET', prefix .. 'counts:' .. suffix, 'leased', 'dropped')
+  local counts = redis.call('HMGET', prefix .. 'counts:' .. suffix, 'leased', 'dropped', 'was_full')
   local leased, dropped = number(counts[1]), number(counts[2])
   local accepted = redis.call('SCARD', prefix .. 'accepted:' .. suffix)
   local returned = redis.call('ZCARD', prefix .. 'returned:' .. suffix)
-  local num_new = math.min(groups_per_round - accepted, max_per_round - accepted - dropped) - leased - returned
-  if leased + returned == 0 and num_new <= 0 then
+  local num_new = num_to_start(accepted, dropped, leased + returned, counts[3] and 0 or over_sampling)
+  if leased + returned == 0 and num_new == 0 then
     return true
   end
   local room = max_prompts - #leases
@@ -49,9 +75,7 @@ local function fill(round)
       grant(round, tonumber(again[index]))
     end
   end
-  for _ = 1, math.min(num_new, max_prompts - #leases) do
-    grant(round, redis.call('HINCRBY', KEYS[1], 'num_positions', 1) - 1)
-  end
+  start(round, math.min(num_new, max_prompts - #leases))
   return false
 end
 

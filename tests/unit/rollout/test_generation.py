@@ -117,6 +117,7 @@ class Scene:
             maker=maker,
             max_lag_versions=max_lag_versions,
             num_rounds=num_rounds,
+            has_surplus=False,
             max_groups_in_flight=3,
             tally=self.tally,
         )
