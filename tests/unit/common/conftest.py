@@ -1,9 +1,11 @@
 import uuid
+from functools import partial
 
 import pytest
 
 from services.common.embedded_valkey import EmbeddedValkey
 from services.common.redis_connection import open_redis
+from tests.unit.common.prompt_ledgers import MemoryLedgers, RedisLedgers
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +27,11 @@ def redis_client(valkey):
 @pytest.fixture
 def run_id():
     return f"run-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture(params=["memory", "redis"])
+def make_ledgers(request):
+    if request.param == "memory":
+        return MemoryLedgers
+    client = request.getfixturevalue("redis_client")
+    return partial(RedisLedgers, client)
