@@ -12,7 +12,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 SHORT_WARM_START = ("trainer.warm_start.good_steps=60", "trainer.warm_start.mixed_steps=10")
 LAYOUTS = {
-    "data parallel, one version behind": ("trainer.ranks=2", "rollout.max_lag_versions=1"),
+    "data parallel, one version behind, over-sampled": (
+        "trainer.ranks=2",
+        "rollout.max_lag_versions=1",
+        "rollout.over_sampling_prompts=16",
+    ),
     "tensor parallel, over tcp, sampled colder": (
         "trainer.ranks=2",
         "trainer.parallel.tp=2",
@@ -50,6 +54,8 @@ def test_a_layout_trains_and_its_versions_arrive_unchanged(settings: tuple[str, 
     assert (evidence["steps"], evidence["versions_committed"], evidence["versions_aborted"]) == (3, 3, 0)
     assert evidence["engine_digests_equal"] is True
     assert (evidence["samples"]["trained"], evidence["samples"]["lost"]) == (3 * 32 * 8, 0)
+    # Every group is accepted, so only the surplus of rounds is ever dropped.
+    assert (evidence["samples"]["dropped"] > 0) == ("rollout.over_sampling_prompts=16" in settings)
     steps = [json.loads(line) for line in (tmp_path / "runs/smoke/steps.jsonl").read_text().splitlines()]
     wanted_lags = {0, 1} if "rollout.max_lag_versions=1" in settings else {0}
     assert {step["max_lag_steps"] for step in steps} <= wanted_lags

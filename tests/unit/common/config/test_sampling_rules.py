@@ -25,6 +25,13 @@ from services.common.errors import ConfigError
             ["trainer.max_tokens_per_rank=2031"],
             r'a sample may have 2032 tokens, .*per_rank 2031; raise it to 2032 or set trainer.overlong_samples="drop"',
         ),
+        (
+            ["rollout.over_sampling_prompts=33"],
+            "over_sampling_prompts is 33, but prompts_per_step 32 x max_refills 1 allows 32 further prompts; "
+            "set it to 32 or less, or raise max_refills",
+        ),
+        (["rollout.over_sampling_prompts=1", "rollout.max_refills=0"], "allows 0 further prompts"),
+        (["rollout.over_sampling_prompts=-1"], "rollout.over_sampling_prompts is -1"),
         (["rollout.when_short=never"], "rollout.when_short is 'never'"),
         (["trainer.balance=time"], "trainer.balance is 'time'"),
         (["rollout.evaluation.pass_threshold=nan"], "rollout.evaluation.pass_threshold"),
@@ -33,6 +40,12 @@ from services.common.errors import ConfigError
 def test_a_recipe_that_cannot_work_is_refused(overrides: Sequence[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_recipe(None, overrides)
+
+
+def test_all_refills_may_be_over_sampled_and_none_is_by_default() -> None:
+    recipe = load_recipe(None, ["rollout.over_sampling_prompts=64", "rollout.max_refills=2"])
+    assert (recipe.rollout.over_sampling_prompts, recipe.rollout.max_prompts_per_step) == (64, 96)
+    assert load_recipe(None).rollout.over_sampling_prompts == 0
 
 
 def test_samples_longer_than_the_cap_may_be_dropped() -> None:
