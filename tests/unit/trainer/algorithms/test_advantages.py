@@ -1,42 +1,75 @@
 import math
+import random
+import statistics
 
 import pytest
-import torch
 
-from services.trainer.algorithms.advantages import group_normalized
+from services.trainer.algorithms.advantages import group_centred, leave_one_out, plain_rewards
+from tests.unit.trainer.algorithms.packed import tensor
+
+ESTIMATORS = {
+    "normalised": lambda rewards, sizes: group_centred(rewards, group_sizes=sizes, normalize_std=True),
+    "centred": lambda rewards, sizes: group_centred(rewards, group_sizes=sizes, normalize_std=False),
+    "leave one out": lambda rewards, sizes: leave_one_out(rewards, group_sizes=sizes),
+}
 
 
-def _advantages(rewards, group_sizes, *, normalize_std=True):
-    return group_normalized(
-        torch.tensor(rewards, dtype=torch.float64), group_sizes=group_sizes, normalize_std=normalize_std
-    ).tolist()
+def _advantages(name, rewards, sizes):
+    return ESTIMATORS[name](tensor(rewards), sizes).tolist()
 
 
 def test_reward_is_centred_and_divided_by_the_unbiased_deviation():
     # rewards 1 0 0 0: mean 1/4, unbiased variance (9 + 3) / 16 / 3 = 1/4, deviation 1/2
     expected = [0.75 / (0.5 + 1e-6)] + [-0.25 / (0.5 + 1e-6)] * 3
-    assert _advantages([1.0, 0.0, 0.0, 0.0], [4]) == pytest.approx(expected, rel=1e-12)
+    assert _advantages("normalised", [1.0, 0.0, 0.0, 0.0], [4]) == pytest.approx(expected, rel=1e-12)
 
 
 def test_without_deviation_the_reward_is_only_centred():
-    assert _advantages([1.0, 0.0, 0.0, 0.0], [4], normalize_std=False) == [0.75, -0.25, -0.25, -0.25]
+    assert _advantages("centred", [1.0, 0.0, 0.0, 0.0], [4]) == [0.75, -0.25, -0.25, -0.25]
 
 
-def test_each_group_is_normalised_by_itself():
-    # second group 3 1: mean 2, deviation sqrt(2)
-    expected = [0.5, -0.5, 1.0, -1.0]
-    assert _advantages([1.0, 0.0, 3.0, 1.0], [2, 2], normalize_std=False) == expected
-    assert _advantages([1.0, 0.0, 3.0, 1.0], [2, 2])[2] == pytest.approx(1 / (math.sqrt(2) + 1e-6))
+def test_leave_one_out_takes_off_the_mean_of_the_others():
+    # 3 - (1 + 0 + 0) / 3, 1 - 3 / 3, 0 - 4 / 3
+    assert _advantages("leave one out", [3.0, 1.0, 0.0, 0.0], [4]) == pytest.approx([8 / 3, 0.0, -4 / 3, -4 / 3])
 
 
-@pytest.mark.parametrize("normalize_std", [True, False])
-def test_equal_rewards_and_a_group_of_one_give_exact_zeros(normalize_std):
+def test_plain_rewards_stay_as_they_are():
+    assert plain_rewards(tensor([0.5, math.nan, -1.0])).tolist() == [0.5, 0.0, -1.0]
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_groups_are_independent_and_agree_with_a_loop(name):
+    source = random.Random(0)
+    groups = [[source.random() for _ in range(size)] for size in (2, 5, 3)]
+    expected = []
+    for group in groups:
+        for index, reward in enumerate(group):
+            others = group[:index] + group[index + 1 :]
+            if name == "leave one out":
+                expected.append(reward - sum(others) / len(others))
+            else:
+                deviation = statistics.stdev(group) + 1e-6 if name == "normalised" else 1.0
+                expected.append((reward - statistics.fmean(group)) / deviation)
+    found = _advantages(name, [reward for group in groups for reward in group], [len(group) for group in groups])
+    assert found == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_equal_rewards_and_a_group_of_one_give_exact_zeros(name):
     # 0.1 summed three times and divided by three is not 0.1 in floating point
-    rewards = [0.1, 0.1, 0.1, 7.0, 1.0, 0.0]
-    advantages = _advantages(rewards, [3, 1, 2], normalize_std=normalize_std)
+    advantages = _advantages(name, [0.1, 0.1, 0.1, 7.0, 1.0, 0.0], [3, 1, 2])
     assert advantages[:4] == [0.0] * 4
     assert advantages[4] > 0 > advantages[5]
 
 
-def test_no_group_gives_nothing():
-    assert _advantages([], []) == []
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_a_failed_sample_has_no_advantage_and_is_in_no_statistic(name):
+    clean = _advantages(name, [1.0, 0.0, 0.0], [3])
+    found = _advantages(name, [1.0, math.nan, 0.0, 0.0, math.nan, 5.0, math.nan, math.nan], [4, 2, 2])
+    # the second group is left with one, the third with none
+    assert found == pytest.approx([clean[0], 0.0, clean[1], clean[2], 0.0, 0.0, 0.0, 0.0], rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_no_group_gives_nothing(name):
+    assert _advantages(name, [], []) == []

@@ -1,8 +1,59 @@
 import math
 
+import pytest
 import torch
 
-from services.trainer.algorithms.aggregation import token_count, token_sum
+from services.trainer.algorithms.aggregation import (
+    SEQUENCE_MEAN,
+    SEQUENCE_SUM,
+    TOKEN_MEAN,
+    aggregation_count,
+    aggregation_weights,
+    token_count,
+    token_sum,
+)
+from tests.unit.trainer.algorithms.packed import by_sequence, sequences, tensor
+
+ALL = (TOKEN_MEAN, SEQUENCE_MEAN, SEQUENCE_SUM)
+
+
+def _aggregate(aggregation, values, mask, layout):
+    weights = aggregation_weights(aggregation, mask, layout, divisor_tokens=8.0)
+    total = (torch.where(mask, values, torch.zeros_like(values)) * weights).sum()
+    return float(total) / aggregation_count(aggregation, mask, layout)
+
+
+def test_the_three_aggregates_by_hand():
+    values = tensor([1.0, 3.0, math.nan, 10.0, math.nan])
+    mask = torch.tensor([True, True, False, True, False])
+    # sequences of 3, 0, 1 and 1 tokens; the last is masked and the empty one has nothing: neither counts
+    layout = sequences(3, 0, 1, 1)
+    assert _aggregate(TOKEN_MEAN, values, mask, layout) == pytest.approx(14 / 3)
+    assert _aggregate(SEQUENCE_MEAN, values, mask, layout) == pytest.approx((2 + 10) / 2)
+    assert _aggregate(SEQUENCE_SUM, values, mask, layout) == pytest.approx((4 + 10) / 8 / 2)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_they_agree_with_loops(seed):
+    generator = torch.Generator().manual_seed(seed)
+    layout = sequences(4, 1, 6, 0, 3)
+    values = torch.randn(14, dtype=torch.float64, generator=generator)
+    mask = torch.rand(14, generator=generator) > 0.4
+    rows = [row for row in by_sequence(values, mask, layout) if row]
+    expected = {
+        TOKEN_MEAN: sum(sum(row) for row in rows) / sum(len(row) for row in rows),
+        SEQUENCE_MEAN: sum(sum(row) / len(row) for row in rows) / len(rows),
+        SEQUENCE_SUM: sum(sum(row) / 8 for row in rows) / len(rows),
+    }
+    for aggregation in ALL:
+        assert _aggregate(aggregation, values, mask, layout) == pytest.approx(expected[aggregation], rel=1e-6)
+
+
+@pytest.mark.parametrize("aggregation", ALL)
+def test_weights_are_zero_where_masked_and_everything_masked_counts_nothing(aggregation):
+    layout, mask = sequences(2, 1), torch.tensor([False, False, False])
+    assert aggregation_weights(aggregation, mask, layout, divisor_tokens=8.0).tolist() == [0.0] * 3
+    assert aggregation_count(aggregation, mask, layout) == 0
 
 
 def test_sum_and_count_leave_masked_tokens_out():

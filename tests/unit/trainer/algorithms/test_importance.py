@@ -4,58 +4,115 @@ import pytest
 import torch
 
 from services.trainer.algorithms.importance import (
+    GEOMETRIC,
+    SEQUENCE,
+    TOKEN,
     absolute_mismatch,
-    mask_without_rejected,
-    truncated_weights,
+    clipped,
+    level_ratios,
+    masked,
+    normalized,
+    truncated,
+    unweighted,
+    weight_sums,
 )
+from tests.unit.trainer.algorithms.packed import by_sequence, random_inputs, sequences, tensor
+
+LEVELS = (TOKEN, SEQUENCE, GEOMETRIC)
 
 
-def test_weight_is_the_probability_ratio_up_to_the_cap():
-    old = torch.tensor([math.log(0.3), math.log(0.9), math.log(0.5)], dtype=torch.float64)
-    engine = torch.tensor([math.log(0.6), math.log(0.1), math.log(0.5)], dtype=torch.float64)
-    weights = truncated_weights(old, engine, torch.tensor([True, True, True]), cap=2.0)
-    assert weights.tolist() == pytest.approx([0.5, 2.0, 1.0])
+def test_ratios_of_the_three_levels_by_hand():
+    # sequences: ratios 2 and 0.125; ratio 3 with a masked neighbour
+    old = tensor([math.log(2), math.log(0.125), math.log(3), math.nan])
+    engine = tensor([0.0, 0.0, 0.0, -math.inf])
+    mask, layout = torch.tensor([True, True, True, False]), sequences(2, 2)
+    expected = {TOKEN: [2.0, 0.125, 3.0], SEQUENCE: [0.25, 0.25, 3.0], GEOMETRIC: [0.5, 0.5, 3.0]}
+    for level in LEVELS:
+        ratios = level_ratios(level, old, engine, mask, layout)
+        assert ratios[:3].tolist() == pytest.approx(expected[level])
+        assert ratios.isfinite().all()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_ratios_agree_with_a_loop(level):
+    inputs = random_inputs((4, 1, 0, 6), seed=1)
+    found = level_ratios(level, inputs.logprobs, inputs.old_logprobs, inputs.mask, inputs.sequences)
+    assert not found.requires_grad
+    expected = []
+    rows = (by_sequence(v.detach(), inputs.mask, inputs.sequences) for v in (inputs.logprobs, inputs.old_logprobs))
+    for olds, engines in zip(*rows, strict=True):
+        logs = [a - b for a, b in zip(olds, engines, strict=True)]
+        for value in logs:
+            total = {TOKEN: value, SEQUENCE: sum(logs), GEOMETRIC: sum(logs) / len(logs)}[level]
+            expected.append(math.exp(total))
+    assert found[inputs.mask].tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_long_mismatch_stays_finite(level):
+    old, engine = tensor([-90.0] * 300), tensor([0.0] * 300)
+    ratios = level_ratios(level, old, engine, torch.ones(300, dtype=torch.bool), sequences(300))
+    assert ratios.tolist() == pytest.approx([math.exp(-20)] * 300)
+
+
+def test_the_modes_by_hand():
+    ratios, mask = tensor([0.25, 1.0, 4.0, 9.0]), torch.tensor([True, True, True, False])
+    cut = truncated(ratios, mask, upper=2.0)
+    assert (cut.weights.tolist(), cut.is_cut.tolist()) == ([0.25, 1.0, 2.0, 0.0], [False, False, True, False])
+    both = clipped(ratios, mask, lower=0.5, upper=2.0)
+    assert (both.weights.tolist(), both.is_cut.tolist()) == ([0.5, 1.0, 2.0, 0.0], [True, False, True, False])
+    inside = masked(ratios, mask, lower=0.5, upper=2.0)
+    assert (inside.weights.tolist(), inside.is_cut.tolist()) == ([0.0, 1.0, 0.0, 0.0], [True, False, True, False])
+    off = unweighted(mask)
+    assert (off.weights.tolist(), off.is_cut.tolist()) == ([1.0, 1.0, 1.0, 0.0], [False] * 4)
+
+
+def test_bounds_themselves_are_inside():
+    ratios, mask = tensor([0.5, 2.0]), torch.tensor([True, True])
+    assert masked(ratios, mask, lower=0.5, upper=2.0).weights.tolist() == [0.5, 2.0]
+    assert not clipped(ratios, mask, lower=0.5, upper=2.0).is_cut.any()
 
 
 def test_masked_positions_weigh_nothing_whatever_they_hold():
-    old = torch.tensor([-1.0, math.nan, -3.0])
-    engine = torch.tensor([-1.0, 0.0, -math.inf])
-    weights = truncated_weights(old, engine, torch.tensor([True, False, False]), cap=2.0)
-    assert weights.tolist() == [1.0, 0.0, 0.0]
+    ratios, mask = tensor([1.5, math.nan, math.inf]), torch.tensor([True, False, False])
+    for result in (
+        truncated(ratios, mask, upper=2.0),
+        clipped(ratios, mask, lower=0.5, upper=2.0),
+        masked(ratios, mask, lower=0.5, upper=2.0),
+    ):
+        assert result.weights.tolist() == [1.5, 0.0, 0.0]
+        assert result.is_cut.tolist() == [False, False, False]
 
 
-def test_cap_of_zero_switches_it_off():
-    weights = truncated_weights(torch.tensor([-5.0, -5.0]), torch.zeros(2), torch.tensor([True, False]), cap=0.0)
-    assert weights.tolist() == [1.0, 0.0]
+def test_sums_are_over_tokens_or_over_sequences_with_a_token():
+    weights = tensor([1.0, 3.0, math.nan, 5.0, math.nan])
+    mask, layout = torch.tensor([True, True, False, True, False]), sequences(3, 1, 1)
+    assert weight_sums(TOKEN, weights, mask, layout) == (9.0, 3.0)
+    # at the other levels every token of a sequence has its weight; the mean of 1 and 3 stands for it here
+    assert weight_sums(SEQUENCE, weights, mask, layout) == (7.0, 2.0)
+    nothing = torch.zeros(5, dtype=torch.bool)
+    assert (
+        weight_sums(TOKEN, weights, nothing, layout) == weight_sums(GEOMETRIC, weights, nothing, layout) == (0.0, 0.0)
+    )
 
 
-def test_weights_carry_no_gradient():
-    old = torch.tensor([-1.0], requires_grad=True)
-    assert not truncated_weights(old, torch.tensor([-2.0]), torch.tensor([True]), cap=2.0).requires_grad
+@pytest.mark.parametrize("level", LEVELS)
+def test_sums_of_parts_are_those_of_the_whole(level):
+    inputs = random_inputs((4, 2, 0, 5, 1), seed=3)
+    ratios = level_ratios(level, inputs.logprobs, inputs.old_logprobs, inputs.mask, inputs.sequences)
+    whole = weight_sums(level, ratios, inputs.mask, inputs.sequences)
+    left = weight_sums(level, ratios[:6], inputs.mask[:6], sequences(4, 2))
+    right = weight_sums(level, ratios[6:], inputs.mask[6:], sequences(0, 5, 1))
+    assert (left[0] + right[0], left[1] + right[1]) == pytest.approx(whole)
 
 
-def test_vanishing_probability_gives_a_finite_weight():
-    weights = truncated_weights(torch.tensor([-2000.0]), torch.zeros(1), torch.tensor([True]), cap=2.0)
-    assert weights.item() == pytest.approx(math.exp(-20))
+def test_weights_are_divided_by_their_mean_unless_it_is_zero():
+    assert normalized(tensor([1.0, 3.0]), mean=2.0).tolist() == [0.5, 1.5]
+    assert normalized(tensor([0.0, 0.0]), mean=0.0).tolist() == [0.0, 0.0]
 
 
 def test_mismatch_is_absolute_and_zero_where_masked():
     mismatch = absolute_mismatch(
-        torch.tensor([-1.0, -1.0, math.nan]), torch.tensor([-0.75, -1.5, 0.0]), torch.tensor([True, True, False])
+        tensor([-1.0, -1.0, math.nan, -90.0]), tensor([-0.75, -1.5, 0.0, 0.0]), torch.tensor([True, True, False, True])
     )
-    assert mismatch.tolist() == [0.25, 0.5, 0.0]
-
-
-def test_sequence_with_a_value_that_is_no_number_is_rejected_as_a_whole_and_counted():
-    # sequences: clean; NaN; NaN under the mask only; infinite
-    logprobs = torch.tensor([-1.0, -1.0, -1.0, math.nan, math.nan, -1.0, -math.inf, -1.0])
-    mask = torch.tensor([True, False, True, True, False, True, True, True])
-    accepted, num_rejected = mask_without_rejected(logprobs, mask, torch.tensor([0, 2, 4, 6, 8], dtype=torch.int32))
-    assert accepted.tolist() == [True, False, False, False, False, True, False, False]
-    assert num_rejected == 2
-
-
-def test_nothing_is_rejected_from_clean_or_empty_input():
-    cu_seqlens = torch.tensor([0, 1], dtype=torch.int32)
-    accepted, num_rejected = mask_without_rejected(torch.tensor([math.nan]), torch.tensor([False]), cu_seqlens)
-    assert (accepted.tolist(), num_rejected) == ([False], 0)
+    assert mismatch.tolist() == [0.25, 0.5, 0.0, 20.0]
