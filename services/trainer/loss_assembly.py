@@ -11,13 +11,12 @@ import torch
 from services.common.config.algorithm import AlgorithmConfig
 from services.trainer.algorithm_choice import policy_loss
 from services.trainer.algorithms.aggregation import token_count, token_sum
-from services.trainer.algorithms.importance import absolute_mismatch
 from services.trainer.algorithms.kl import kl_estimate, weighted_estimate
 from services.trainer.algorithms.policy_loss import PolicyLoss, PolicyLossInputs
 from services.trainer.algorithms.sequence_masking import masked_by_divergence
 from services.trainer.batch import PackedBatch
 from services.trainer.policy import LossFunction, LossSums, TokenStatistics
-from services.trainer.update_preparation import PreparedBatch
+from services.trainer.prepared_update import PreparedBatch
 
 
 def make_policy_loss(algorithm: AlgorithmConfig, prepared: Sequence[PreparedBatch]) -> LossFunction:
@@ -25,8 +24,7 @@ def make_policy_loss(algorithm: AlgorithmConfig, prepared: Sequence[PreparedBatc
 
     It is the sum over tokens of aggregation weight x (importance weight x policy loss + kl coefficient x divergence -
     entropy coefficient x entropy). Metric sums: policy_loss, which divided by global_count is the first of the three;
-    and, each a mean over tokens when divided by num_tokens, clip_fraction, entropy, kl, importance_weight,
-    importance_cut, sequence_masked and logprob_mismatch; and num_tokens itself.
+    and, each a mean when divided by the update's num_tokens, clip_fraction, entropy, kl and sequence_masked.
 
     Args:
         prepared: the micro-batches of the call.
@@ -70,9 +68,6 @@ def _policy_loss(
         "policy_loss": policy_losses.detach() * item.aggregation_weights,
         "clip_fraction": result.is_clipped,
         "entropy": entropies.detach(),
-        "importance_weight": item.importance_weights,
-        "importance_cut": item.is_cut,
-        "logprob_mismatch": absolute_mismatch(item.old_logprobs, batch.engine_logprobs, mask),
     }
     if divergences is not None:
         sums["kl"] = divergences.detach()
@@ -80,7 +75,7 @@ def _policy_loss(
         sums["sequence_masked"] = is_masked
     return LossSums(
         loss_sum=(losses * item.aggregation_weights).sum(),
-        metric_sums=_totals(sums) | {"num_tokens": float(token_count(mask))},
+        metric_sums=_totals(sums),
     )
 
 

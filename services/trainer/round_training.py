@@ -16,9 +16,10 @@ from services.trainer.learning_rate import ramped
 from services.trainer.loss_assembly import make_policy_loss
 from services.trainer.packing import TrainingSequence, pack, plan_micro_batches, split_updates
 from services.trainer.policy import Policy
+from services.trainer.prepared_update import PreparedUpdate
 from services.trainer.sample_selection import SampleSelection
 from services.trainer.sequence_cost import SequenceCost
-from services.trainer.update_preparation import PreparedUpdate, UpdatePreparation
+from services.trainer.update_preparation import UpdatePreparation
 
 
 class RoundTraining:

@@ -5,52 +5,22 @@ Collective: every rank prepares its own micro-batches, and what needs the whole 
 Legend: T tokens of a micro-batch.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 
 from services.common.config.algorithm import AlgorithmConfig
 from services.trainer.algorithm_choice import importance_weights
-from services.trainer.algorithms.aggregation import aggregation_count, aggregation_weights, token_count
-from services.trainer.algorithms.importance import absolute_mismatch, level_ratios, normalized, weight_sums
+from services.trainer.algorithms.aggregation import aggregation_weights
+from services.trainer.algorithms.importance import level_ratios, normalized, weight_sums
 from services.trainer.algorithms.kl import kl_estimate
 from services.trainer.algorithms.returns import Moments, moments, rewards_to_go, whitened
 from services.trainer.batch import PackedBatch
-from services.trainer.policy import Policy
-from services.trainer.screening import REASONS, ScreenedBatch, screen
-
-
-@dataclass(frozen=True, kw_only=True)
-class PreparedBatch:
-    """A micro-batch with all that its loss needs besides the policy."""
-
-    batch: PackedBatch
-    """Its loss_mask has the tokens to train on, its advantages are final."""
-    old_logprobs: torch.Tensor
-    """[T] under the trainer before the round's first update."""
-    reference_logprobs: torch.Tensor | None
-    """[T] under the reference; None without a KL term."""
-    importance_weights: torch.Tensor
-    """[T] weight of each token's policy loss; 0 where masked."""
-    is_cut: torch.Tensor
-    """[T] bool: the importance ratio was out of bounds."""
-    aggregation_weights: torch.Tensor
-    """[T] weight of each token in the step's loss; 0 where masked."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PreparedUpdate:
-    """One optimizer step."""
-
-    batches: list[PreparedBatch]
-    """This rank's micro-batches."""
-    global_count: float
-    """What the sum of the losses over all ranks is divided by; 0 when every token was rejected."""
-    figures: Mapping[str, float]
-    """Over all ranks: num_samples_rejected/<reason>, num_tokens_rejected and num_loss_tokens."""
-    max_mismatch: float
-    """Largest |log p_trainer - log p_engine| of this rank's tokens in nats, rejected ones included."""
+from services.trainer.policy import TokenStatistics
+from services.trainer.prepared_update import PreparedBatch, PreparedUpdate, largest_mismatch, local_sums
+from services.trainer.screening import ScreenedBatch, screen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +31,26 @@ class _Measured:
     screened: ScreenedBatch
 
 
+class MeasuredPolicy(Protocol):
+    """The part of the policy that the preparation needs."""
+
+    def statistics(self, batches: Sequence[PackedBatch]) -> list[TokenStatistics]:
+        """Collective. Statistics of each micro-batch, without gradient."""
+        ...
+
+    def reference_logprobs(self, batches: Sequence[PackedBatch]) -> list[torch.Tensor]:
+        """Collective. [T] of each micro-batch under the reference."""
+        ...
+
+    def sum_over_ranks(self, values: dict[str, float]) -> dict[str, float]:
+        """Collective. Sums over the data-parallel replicas, each counted once."""
+        ...
+
+
 class UpdatePreparation:
     """Prepares the updates of rounds. Collective."""
 
-    def __init__(self, policy: Policy, algorithm: AlgorithmConfig, *, max_response_tokens: int) -> None:
+    def __init__(self, policy: MeasuredPolicy, algorithm: AlgorithmConfig, *, max_response_tokens: int) -> None:
         self._policy = policy
         self._algorithm = algorithm
         self._divisor_tokens = algorithm.divisor_tokens or max_response_tokens
@@ -131,18 +117,13 @@ class UpdatePreparation:
 
     def _finish(self, items: Sequence[_Measured]) -> PreparedUpdate:
         prepared = self._normalized([self._weigh(item) for item in items])
-        sums = self._policy.sum_over_ranks(self._local_sums(items))
+        screened = [item.screened for item in items]
+        sums = self._policy.sum_over_ranks(local_sums(prepared, screened, aggregation=self._algorithm.aggregation))
         return PreparedUpdate(
             batches=prepared,
             global_count=sums.pop("global_count"),
             figures=sums,
-            max_mismatch=max(
-                (
-                    float(absolute_mismatch(i.old_logprobs, i.batch.engine_logprobs, i.screened.defined).max())
-                    for i in items
-                ),
-                default=0.0,
-            ),
+            max_mismatch=largest_mismatch(prepared, screened),
         )
 
     def _weigh(self, item: _Measured) -> PreparedBatch:
@@ -175,26 +156,6 @@ class UpdatePreparation:
         )
         mean = sums["total"] / sums["count"] if sums["count"] else 0.0
         return [replace(item, importance_weights=normalized(item.importance_weights, mean=mean)) for item in batches]
-
-    def _local_sums(self, items: Sequence[_Measured]) -> dict[str, float]:
-        aggregation = self._algorithm.aggregation
-        batches = [item.batch for item in items]
-        return {
-            "global_count": float(
-                sum(aggregation_count(aggregation, batch.loss_mask, batch.sequences) for batch in batches)
-            ),
-            "num_loss_tokens": float(sum(token_count(batch.loss_mask) for batch in batches)),
-            "num_tokens_rejected": float(sum(item.screened.num_tokens_rejected for item in items)),
-            **{
-                rejected_name(reason): float(sum(item.screened.num_samples_rejected[reason] for item in items))
-                for reason in REASONS
-            },
-        }
-
-
-def rejected_name(reason: str) -> str:
-    """The figure that counts the samples rejected for a reason."""
-    return f"num_samples_rejected/{reason}"
 
 
 def _with(item: _Measured, advantages: torch.Tensor) -> _Measured:

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
+from services.trainer.prepared_update import rejected_name
 from services.trainer.reports import UpdateSummary
 from services.trainer.screening import REASONS
-from services.trainer.update_preparation import rejected_name
 
 
 def summarize_updates(replies: Sequence[Mapping[str, float]]) -> UpdateSummary:

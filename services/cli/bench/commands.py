@@ -1,6 +1,8 @@
 """The commands below `furlong bench`."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -44,6 +46,33 @@ def reward(
             cases_folder=cases or Path(__file__).resolve().parents[3] / "tests" / "unit" / "reward" / "cases",
         )
     )
+
+
+@bench_app.command(
+    epilog="Examples:\n\n./furlong bench algorithms\n\n./furlong bench algorithms --json losses.json --rounds 31\n\n"
+    "./furlong bench algorithms --device cuda --rows 128 --columns 16384"
+)
+def algorithms(
+    json_path: Annotated[
+        Path | None, typer.Option("--json", metavar="F", help="Write all figures to this file, too.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; all parts take turns and medians count.")] = 15,
+    rows: Annotated[int, typer.Option(min=1, help="Sequences of the batch.")] = 64,
+    columns: Annotated[int, typer.Option(min=1, help="Tokens of each.")] = 4096,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    seed: Annotated[int, typer.Option(help="Seed of the batch.")] = 0,
+) -> None:
+    """Time every policy loss beside the bytes it reads, a plain masked mean over them, and a peer's loss.
+
+    Exit code 0 when each costs at most twelve such means and agrees with its peer in value and gradient, else 1.
+    """
+    # A process of its own: the command itself loads no torch.
+    command = [sys.executable, "-m", "services.trainer.bench.main", "--device", device]
+    for name, number in (("rounds", rounds), ("rows", rows), ("columns", columns), ("seed", seed)):
+        command += [f"--{name}", str(number)]
+    if json_path is not None:
+        command += ["--json", str(json_path)]
+    raise typer.Exit(subprocess.run(command, check=False).returncode)
 
 
 @bench_app.callback(invoke_without_command=True)

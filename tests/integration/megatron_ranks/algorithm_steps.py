@@ -25,7 +25,8 @@ from services.common.config.algorithm import (
 )
 from services.trainer.batch import PackedBatch
 from services.trainer.loss_assembly import make_policy_loss
-from services.trainer.update_preparation import PreparedUpdate, UpdatePreparation
+from services.trainer.prepared_update import PreparedUpdate
+from services.trainer.update_preparation import UpdatePreparation
 from tests.integration.megatron_ranks.batches import make_batch, take_sequences
 from tests.integration.megatron_ranks.cases import Rank, Result, error_of, gradients_of, weights_of
 from tests.integration.megatron_ranks.reassembly import Shards

@@ -168,10 +168,31 @@ def test_groups_of_an_abandoned_history_are_made_again_on_opening(scene: Scene) 
     assert restarted.collect(1) is not None
 
 
-def test_a_surplus_group_of_a_lost_lease_is_not_trained(scene: Scene) -> None:
+def test_a_surplus_group_of_a_lost_lease_is_counted_and_not_trained(scene: Scene) -> None:
     scene.make(max_round=0, step=0, count=2)
     scene.queue().push(make_group(round_=0, position=7, step=0))
-    collected = scene.collector().collect(0)
+    collector = scene.collector()
+    collected = collector.collect(0)
     assert collected is not None
     assert [queued.group.position for queued in collected.queued] == [0, 1]
+    assert collected.state.num_rejected == {"late": 1}
     assert scene.queue().depth() == 2
+    # one that comes after its round was collected is counted with the next round
+    scene.queue().push(make_group(round_=0, position=8, step=0))
+    scene.make(max_round=1, step=1, count=2)
+    collected = collector.collect(1)
+    assert collected is not None
+    assert [queued.group.position for queued in collected.queued] == [2, 3]
+    assert collected.state.num_rejected == {"late": 1}
+    assert scene.queue().depth() == 4
+
+
+def test_a_late_group_of_an_abandoned_history_takes_no_prompt_back(scene: Scene) -> None:
+    scene.make(max_round=0, step=0, count=2)
+    scene.queue().push(make_group(round_=0, position=7, step=3))
+    collector = scene.collector()
+    collector.open(step=0)
+    assert scene.ledger.round_state(0).num_rejected == {}
+    collected = collector.collect(0)
+    assert collected is not None
+    assert collected.state.num_rejected == {"late": 1}

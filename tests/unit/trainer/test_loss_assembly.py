@@ -108,15 +108,17 @@ def test_hand_case_of_token_ratios_with_importance_weights():
     result = make_policy_loss(DapoConfig(), update.batches)(statistics, update.batches[0].batch, 0)
     # token one: ratio 1.1, weight 0.5: -1.1 x 2 x 0.5; token two: ratio 1.5 clipped to 1.28, weight 3 cut to 2
     assert result.loss_sum.item() == pytest.approx(-1.1 - 5.12)
-    assert result.metric_sums == pytest.approx(
+    assert result.metric_sums == pytest.approx({"policy_loss": -6.22, "clip_fraction": 1.0, "entropy": 0.75})
+    assert update.figures == pytest.approx(
         {
-            "policy_loss": -6.22,
-            "clip_fraction": 1.0,
-            "entropy": 0.75,
+            "num_tokens": 2.0,
+            "num_tokens_rejected": 0.0,
             "importance_weight": 2.5,
             "importance_cut": 1.0,
             "logprob_mismatch": math.log(2.0) + math.log(3.0),
-            "num_tokens": 2.0,
+            "num_samples_rejected/undefined_logprobs": 0.0,
+            "num_samples_rejected/veto": 0.0,
+            "num_samples_rejected/mismatch": 0.0,
         }
     )
     assert update.max_mismatch == pytest.approx(math.log(3.0))
@@ -145,7 +147,7 @@ def test_hand_case_of_divergence_and_entropy_in_the_loss():
     assert update.global_count == 1.0
     assert result.metric_sums["policy_loss"] == pytest.approx(-1.5)
     assert result.metric_sums["kl"] == pytest.approx(0.1)
-    assert result.metric_sums["importance_cut"] == 1.0
+    assert update.figures["importance_cut"] == 1.0
     result.loss_sum.backward()
     # d/dlogp: -A + 0.1 d and 0 + 0.1 d, over 2; d/dH: -0.5 over 2; nothing where masked
     assert logprobs.grad.tolist() == pytest.approx([(-3 + 0.02) / 2, 0.02, 0.0])
@@ -161,8 +163,8 @@ def test_engine_log_probabilities_may_be_the_reference_of_the_ratio():
     statistics = TokenStatistics(logprobs=torch.tensor([-1.0 + math.log(1.1), 0.0]), entropies=torch.tensor([0.0, 0.0]))
     result = make_policy_loss(algorithm, update.batches)(statistics, update.batches[0].batch, 0)
     assert result.loss_sum.item() == pytest.approx(-1.1)
-    assert result.metric_sums["importance_weight"] == 1.0
-    assert result.metric_sums["logprob_mismatch"] == pytest.approx(0.2)
+    assert update.figures["importance_weight"] == 1.0
+    assert update.figures["logprob_mismatch"] == pytest.approx(0.2)
 
 
 def test_masked_sequence_has_no_loss_but_counts_in_the_denominator():

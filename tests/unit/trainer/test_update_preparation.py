@@ -112,7 +112,7 @@ def test_rejected_tokens_are_in_no_weight_mean_and_no_count():
     # sequences left
     assert update.global_count == 2.0
     assert update.figures["num_samples_rejected/mismatch"] == 1.0
-    assert (update.figures["num_tokens_rejected"], update.figures["num_loss_tokens"]) == (2.0, 2.0)
+    assert (update.figures["num_tokens_rejected"], update.figures["num_tokens"]) == (2.0, 2.0)
     assert update.max_mismatch == pytest.approx(math.log(9.0))
 
 
