@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 
+from services.common.accept_length import accept_length
 from services.common.records import Sample
 
 _THOUGHT = re.compile(r"<think>(.*?)</think>", re.DOTALL)
@@ -25,12 +26,11 @@ def mean_response_tokens(samples: Sequence[Sample]) -> float:
     return sum(len(sample.response_token_ids) for sample in samples) / len(samples)
 
 
-def accept_length(samples: Sequence[Sample]) -> float:
-    """Mean tokens gained per verify step, at least 1 with speculation; 0 without any verify step.
-
-    The first token of a response comes from the prompt's forward pass and is not counted.
-    """
+def samples_accept_length(samples: Sequence[Sample]) -> float:
+    """The accept length of those samples that have verify steps; 0 without any."""
     verified = [sample for sample in samples if sample.num_verify_steps > 0]
-    num_steps = sum(sample.num_verify_steps for sample in verified)
-    num_tokens = sum(len(sample.response_token_ids) - 1 for sample in verified)
-    return num_tokens / num_steps if num_steps else 0.0
+    return accept_length(
+        num_tokens=sum(len(sample.response_token_ids) for sample in verified),
+        num_responses=len(verified),
+        num_verify_steps=sum(sample.num_verify_steps for sample in verified),
+    )

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from furlong.rollout.v1 import rollout_pb2_grpc
+from redis import Redis
 
 from services.common.errors import FurlongError
 from services.common.prompts.prompt_source import PromptSource, open_prompt_source
@@ -109,14 +110,7 @@ def _build(process: ServiceProcess, engine: Engine) -> _Parts:
     prompts: PromptSource = open_prompt_source(recipe.data, tokenizer, seed=recipe.run.seed)
     scorer = RewardScorer(deployment.addresses.reward, process.credentials, grader=recipe.reward.grader)
     redis = open_redis(deployment.redis_url)
-    ledger = RedisPromptLedger(
-        redis,
-        run_id=deployment.run_id,
-        groups_per_round=rollout.prompts_per_step,
-        max_prompts_per_round=rollout.max_prompts_per_step,
-        lease_seconds=recipe.redis.lease_seconds,
-        over_sampling_prompts=rollout.over_sampling_prompts,
-    )
+    ledger = _open_ledger(process, redis)
     worker = f"rollout-{process.index}"
     ledger.give_back_all(worker=worker)
     tally = Tally(RolloutMetrics(process.registry))
@@ -155,6 +149,18 @@ def _build(process: ServiceProcess, engine: Engine) -> _Parts:
         batch_responses=2 * rollout.engine.max_running_requests,
     )
     return _Parts(tokenizer=tokenizer, tally=tally, evaluator=evaluator, generation=generation)
+
+
+def _open_ledger(process: ServiceProcess, redis: Redis) -> RedisPromptLedger:
+    rollout = process.deployment.recipe.rollout
+    return RedisPromptLedger(
+        redis,
+        run_id=process.deployment.run_id,
+        groups_per_round=rollout.prompts_per_step,
+        max_prompts_per_round=rollout.max_prompts_per_step,
+        lease_seconds=process.deployment.recipe.redis.lease_seconds,
+        over_sampling_prompts=rollout.over_sampling_prompts,
+    )
 
 
 def _start_server(

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from services.common.prompt_ledger import RoundState
 from services.common.records import Group, Sample
-from services.common.reply_figures import accept_length, mean_response_tokens, thinking_rate
+from services.common.reply_figures import mean_response_tokens, samples_accept_length, thinking_rate
 from services.trainer.reports import RoundSummary
 from services.trainer.sample_selection import SelectedSamples
 
@@ -35,7 +35,7 @@ def summarize_round(
         num_samples_left_out={**selected.num_left_out, **num_rejected},
         num_response_tokens=sum(len(sample.response_token_ids) for sample in samples),
         num_groups_dropped=dict(Counter(state.num_dropped) + Counter(state.num_rejected)),
-        accept_length=accept_length(samples),
+        accept_length=samples_accept_length(samples),
         thinking_rate=thinking_rate([texts[index] for index in selected.indices]),
         mean_response_tokens=mean_response_tokens(samples),
         mean_lag_steps=sum(lags) / len(lags) if lags else 0.0,

@@ -1,5 +1,7 @@
 """Megatron's configuration of a model shape under a layout of ranks."""
 
+from functools import partial
+
 import torch
 from megatron.core.transformer import TransformerConfig
 
@@ -11,7 +13,37 @@ def transformer_config(
     shape: ModelShape, parallel: ParallelConfig, *, dtype: torch.dtype, num_mtp_layers: int
 ) -> TransformerConfig:
     """Megatron's configuration; every value that decides the numbers is given here, none is left to a default."""
-    return TransformerConfig(
+    return _architecture(shape, num_mtp_layers=num_mtp_layers)(
+        tensor_model_parallel_size=parallel.tp,
+        pipeline_model_parallel_size=parallel.pp,
+        context_parallel_size=parallel.cp,
+        expert_model_parallel_size=parallel.ep,
+        expert_tensor_parallel_size=parallel.expert_tp,
+        # A mixture of experts under tensor parallelism requires it.
+        sequence_parallel=parallel.tp > 1,
+        # Gradients are summed over data-parallel ranks, not averaged: the loss is divided by the global count.
+        calculate_per_token_loss=True,
+        bf16=dtype == torch.bfloat16,
+        params_dtype=dtype,
+        # These kernels need Transformer Engine or Apex.
+        bias_activation_fusion=False,
+        bias_dropout_fusion=False,
+        masked_softmax_fusion=False,
+        persist_layer_norm=False,
+        # Not used; the default warns that it is deprecated.
+        cuda_graph_scope=[],
+        gradient_accumulation_fusion=False,
+        apply_rope_fusion=False,
+        # The weights come from the hub's files, but only initialisation marks parameters as tensor-parallel; unmarked
+        # ones would count once, not once a rank, in the gradient norm.
+        perform_initialization=True,
+    )
+
+
+def _architecture(shape: ModelShape, *, num_mtp_layers: int) -> "partial[TransformerConfig]":
+    """What the configuration says of the model, whatever ranks it is laid out on."""
+    return partial(
+        TransformerConfig,
         num_layers=shape.num_layers,
         mtp_num_layers=num_mtp_layers or None,
         hidden_size=shape.hidden_size,
@@ -43,27 +75,4 @@ def transformer_config(
         moe_router_load_balancing_type="none",
         moe_token_dispatcher_type="alltoall",
         moe_grouped_gemm=False,
-        tensor_model_parallel_size=parallel.tp,
-        pipeline_model_parallel_size=parallel.pp,
-        context_parallel_size=parallel.cp,
-        expert_model_parallel_size=parallel.ep,
-        expert_tensor_parallel_size=parallel.expert_tp,
-        # A mixture of experts under tensor parallelism requires it.
-        sequence_parallel=parallel.tp > 1,
-        # Gradients are summed over data-parallel ranks, not averaged: the loss is divided by the global count.
-        calculate_per_token_loss=True,
-        bf16=dtype == torch.bfloat16,
-        params_dtype=dtype,
-        # These kernels need Transformer Engine or Apex.
-        bias_activation_fusion=False,
-        bias_dropout_fusion=False,
-        masked_softmax_fusion=False,
-        persist_layer_norm=False,
-        # Not used; the default warns that it is deprecated.
-        cuda_graph_scope=[],
-        gradient_accumulation_fusion=False,
-        apply_rope_fusion=False,
-        # The weights come from the hub's files, but only initialisation marks parameters as tensor-parallel; unmarked
-        # ones would count once, not once a rank, in the gradient norm.
-        perform_initialization=True,
     )

@@ -1,7 +1,7 @@
 import pytest
 
 from services.common.records import FinishReason, Sample, VersionSpan
-from services.common.reply_figures import accept_length, has_thought, mean_response_tokens, thinking_rate
+from services.common.reply_figures import has_thought, mean_response_tokens, samples_accept_length, thinking_rate
 
 
 def _sample(num_tokens, num_verify_steps):
@@ -45,9 +45,9 @@ def test_mean_response_tokens_counts_empty_replies():
 
 def test_accept_length_leaves_out_the_first_token():
     # 10 tokens after the first in 5 steps, 3 in 3 steps: 13 / 8
-    assert accept_length([_sample(11, 5), _sample(4, 3), _sample(1, 0)]) == 13 / 8
+    assert samples_accept_length([_sample(11, 5), _sample(4, 3), _sample(1, 0)]) == 13 / 8
 
 
 def test_accept_length_is_zero_without_speculation():
-    assert accept_length([_sample(11, 0)]) == 0.0
-    assert accept_length([]) == 0.0
+    assert samples_accept_length([_sample(11, 0)]) == 0.0
+    assert samples_accept_length([]) == 0.0
