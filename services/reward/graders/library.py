@@ -7,7 +7,20 @@ from services.reward.graders.equality import Verdict
 from services.reward.graders.expression import TooComplexError
 from services.reward.scorer import Rule
 
-_COMMANDS = re.compile(r"\\(?:int|iint|sum|prod|lim|det|gcd|max|min)(?![A-Za-z])")
+EXAMPLES = {
+    "int": (r"\int_0^1 x dx", r"\frac{1}{2}"),
+    "iint": (r"\iint 1 dx dy", "x y"),
+    "sum": (r"\sum_{k=1}^{3} k", "6"),
+    "prod": (r"\prod_{k=1}^{3} k", "6"),
+    "lim": (r"\lim_{x \to 0} \frac{\sin x}{x}", "1"),
+    "det": (r"\det \begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}", "-2"),
+    "gcd": (r"\gcd(4, 6)", "2"),
+    "max": (r"\max(2, 3)", "3"),
+    "min": (r"\min(2, 3)", "2"),
+}
+"""By command, without its backslash: an answer that uses it, and an equal label."""
+
+_COMMANDS = re.compile(rf"\\(?:{'|'.join(EXAMPLES)})(?![A-Za-z])")
 _MAX_CHARACTERS = 200
 _MAX_COMMANDS = 2
 # Bounds of sums become work, so numbers stay below ten thousand.
@@ -38,7 +51,10 @@ def same_by_library(answer: str, label: str) -> Verdict:
 
 
 def load_library() -> None:
-    """Loads math-verify, so that processes forked from this one need no files for it."""
-    same_by_library(r"\sum_{k=1}^{3} k", "6")
-    same_by_library(r"\int_0^1 x dx", r"\frac{1}{2}")
-    same_by_library(r"\lim_{x \to 0} \frac{\sin x}{x}", "1")
+    """Loads math-verify and all that its operators load when first used.
+
+    Processes forked from this one then need no files for them; in one that may open none, an operator that was never
+    used would fail to load, which math-verify takes for an expression that it cannot read.
+    """
+    for answer, label in EXAMPLES.values():
+        same_by_library(answer, label)
