@@ -35,12 +35,24 @@ LAUNCHES = {
             "broken_checkpoint",
             "non_finite",
             "learn",
+            "reference_between_steps",
+            "vocabulary_gradients",
         )
     ),
     "air-like": Launch(cases=("weights", "parity"), model="air-like"),
-    "bfloat16": Launch(cases=("learn",), dtype="bfloat16"),
-    "tp2": Launch(cases=("step", "weights", "clip", "resume", "save", "load"), world=2, tp=2, loads="one"),
-    "dp2": Launch(cases=("step", "split", "idle_replica", "messages", "load"), world=2, loads="tp2"),
+    "bfloat16": Launch(cases=("learn", "reference_between_steps"), dtype="bfloat16"),
+    "tp2": Launch(
+        cases=(
+            *("step", "weights", "clip", "resume", "save", "load"),
+            *("reference_between_steps", "vocabulary_gradients"),
+        ),
+        world=2,
+        tp=2,
+        loads="one",
+    ),
+    "dp2": Launch(
+        cases=("step", "split", "idle_replica", "messages", "load", "reference_between_steps"), world=2, loads="tp2"
+    ),
     "ep2": Launch(cases=("step", "weights", "resume", "load"), world=2, ep=2, loads="one"),
     "tp2-ep2": Launch(cases=("step", "weights"), world=2, tp=2, ep=2),
 }
@@ -172,6 +184,26 @@ def test_a_gradient_that_is_not_finite_takes_no_step(launcher: Launcher) -> None
     result = launcher.ranks("one", "non_finite")[0]
     assert result["error"].startswith("StateConflictError: gradient norm of the trunk is ")
     assert _equal(_blocks(result["after"]), _blocks(result["before"]))
+
+
+@pytest.mark.parametrize("launch", ["one", "bfloat16", "dp2", "tp2"])
+def test_asking_the_reference_changes_no_later_step(launch: str, launcher: Launcher) -> None:
+    for rank in launcher.ranks(launch, "reference_between_steps"):
+        assert _equal(_blocks(rank["interrupted"]), _blocks(rank["straight"]))
+        straight, interrupted = rank["step_counts"]
+        assert set(interrupted) == set(straight) == {4.0}
+        assert all(torch.equal(asked, rank["kept"]) for asked in rank["asked"])
+        assert not torch.equal(rank["moved"], rank["kept"])
+
+
+@pytest.mark.parametrize("launch", ["one", "tp2"])
+def test_a_split_vocabulary_has_the_gradients_of_a_whole_one(launch: str, launcher: Launcher) -> None:
+    for rank in launcher.ranks(launch, "vocabulary_gradients"):
+        assert rank.keys() == {f"{loss}/{size}" for loss in ("logprobs", "entropies", "both") for size in (61, 20)}
+        for name, (values, gradients, padding) in rank.items():
+            assert values < 1e-5, name
+            assert gradients < 2e-6, name
+            assert padding == 0.0, name
 
 
 def test_ranks_exchange_bytes_and_numbers(launcher: Launcher) -> None:

@@ -71,7 +71,7 @@ def trunk_hidden(trunk: GPTModel, inputs: PackedInputs) -> torch.Tensor:
 def trunk_statistics(
     trunk: GPTModel, hidden: torch.Tensor, inputs: PackedInputs, *, temperature: float, vocab_size: int
 ) -> TokenStatistics:
-    """[T] log-probabilities, with gradient when the hidden states carry it, and entropies."""
+    """[T] log-probabilities and entropies, with gradient when the hidden states carry it."""
     logits, _ = trunk.output_layer(hidden)
     logprobs, entropies = label_statistics(
         logits.squeeze(1),

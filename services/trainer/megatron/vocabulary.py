@@ -80,15 +80,15 @@ class _LabelStatistics(torch.autograd.Function):
             gradient = probabilities * -scaled[:, None]
             gradient.scatter_add_(1, local[:, None], torch.where(is_here, scaled, 0.0)[:, None])
         if grad_entropies is not None:
-            scaled = grad_entropies / temperature
-            gradient -= scaled[:, None] * _entropy_slopes(probabilities, entropies)
+            slopes = _entropy_slopes(probabilities, entropies)
+            gradient.addcmul_(slopes, (grad_entropies / temperature)[:, None], value=-1)
         return gradient.to(ctx.dtype), None, None, None, None  # type: ignore[attr-defined]
 
 
 def _entropy_slopes(probabilities: torch.Tensor, entropies: torch.Tensor) -> torch.Tensor:
     """[T, V] p (log p + H), the negative derivative of the entropy by each logit; 0 where p is 0, as in the limit."""
     # Entries of the padding have p = 0, and 0 * -inf would be no number.
-    return torch.xlogy(probabilities, probabilities) + probabilities * entropies[:, None]
+    return torch.xlogy(probabilities, probabilities).addcmul_(probabilities, entropies[:, None])
 
 
 def _reduced(

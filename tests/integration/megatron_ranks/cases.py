@@ -210,6 +210,28 @@ def non_finite(rank: Rank) -> Result:
     return {"error": error, "before": before, "after": weights_of(rank.policy)}
 
 
+def reference_between_steps(rank: Rank) -> Result:
+    """Four steps in one go, and the same with a reference kept before them and asked after each."""
+    policy, batch = rank.policy, _own_share(rank.policy, make_batch(LENGTHS, seed=11))
+    _steps(policy, batch, 4)
+    straight, straight_counts = weights_of(policy), _step_counts(policy)
+    start_over(rank)
+    policy.keep_reference()
+    kept = policy.statistics([batch])[0].logprobs
+    asked = []
+    for _ in range(4):
+        _steps(policy, batch, 1)
+        asked.append(policy.reference_logprobs([batch])[0])
+    return {
+        "straight": straight,
+        "interrupted": weights_of(policy),
+        "step_counts": ([float(count) for count in straight_counts], [float(count) for count in _step_counts(policy)]),
+        "kept": kept,
+        "asked": asked,
+        "moved": policy.statistics([batch])[0].logprobs,
+    }
+
+
 def messages(rank: Rank) -> Result:
     """Bytes and numbers between the ranks."""
     policy = rank.policy
@@ -235,7 +257,7 @@ CASES: dict[str, Callable[[Rank], Result]] = {
     case.__name__: case
     for case in (
         *(step, weights, parity, split, idle_replica, detachment, clip),
-        *(resume, save, load, broken_checkpoint, non_finite, messages, learn),
+        *(resume, save, load, broken_checkpoint, non_finite, reference_between_steps, messages, learn),
     )
 }
 

@@ -14,8 +14,9 @@ from services.common.config.trainer import OptimizerConfig, ParallelConfig, Trai
 from services.trainer.megatron.start import start_policy
 from tests.integration.megatron_ranks.algorithm_steps import ALGORITHM_CASES
 from tests.integration.megatron_ranks.cases import CASES, CLIP_NORM, Rank, start_over
+from tests.integration.megatron_ranks.vocabulary_gradients import VOCABULARY_CASES
 
-ALL_CASES = {**CASES, **ALGORITHM_CASES}
+ALL_CASES = {**CASES, **ALGORITHM_CASES, **VOCABULARY_CASES}
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--cases", nargs="+", choices=sorted(ALL_CASES), required=True)

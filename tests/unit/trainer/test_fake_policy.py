@@ -46,6 +46,22 @@ def test_a_step_moves_the_table_down_the_gradient() -> None:
     torch.testing.assert_close(table, wanted)
 
 
+def _less_entropy(statistics: TokenStatistics, batch: PackedBatch, index: int) -> LossSums:
+    return LossSums(loss_sum=torch.where(batch.loss_mask, statistics.entropies, 0.0).sum(), metric_sums={})
+
+
+def test_entropies_carry_gradient() -> None:
+    policy = FakePolicy(vocab_size=3, temperature=0.8)
+    table = policy.owned_shards()[0].tensor
+    before = table.clone()
+    policy.update([_batch()], _less_entropy, global_count=3.0, lr=0.5, mtp_lr=0.0, weight_decay=0.0)
+    # dH/dz = -p (log p + H) / temperature; row 0 counts once, row 1 twice, row 2 not at all
+    logprobs = (before / 0.8).log_softmax(-1)
+    entropies = -(logprobs.exp() * logprobs).sum(-1, keepdim=True)
+    slopes = -logprobs.exp() * (logprobs + entropies) / 0.8
+    torch.testing.assert_close(table, before - 0.5 / 3 * torch.tensor([[1.0], [2.0], [0.0]]) * slopes)
+
+
 def test_log_probabilities_are_taken_at_the_temperature() -> None:
     policy = FakePolicy(vocab_size=3, temperature=0.5)
     table = policy.owned_shards()[0].tensor

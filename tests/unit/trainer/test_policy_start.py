@@ -42,12 +42,14 @@ class RecordingWorker:
         order_to_bytes(order)
         self.orders.append(order)
         if isinstance(order, SavePolicy):
-            order.folder.mkdir(parents=True)
+            order.folder.mkdir(parents=True, exist_ok=True)
         return RankReply()
 
 
-def start(tmp_path: Path, *, keeps_reference: bool, num_warm_start_steps: int = 0) -> tuple[int, list[RankOrder]]:
-    worker = RecordingWorker()
+def start(
+    tmp_path: Path, *, keeps_reference: bool, num_warm_start_steps: int = 0, worker: RecordingWorker | None = None
+) -> tuple[int, list[RankOrder]]:
+    worker = worker or RecordingWorker()
     step = start_policy(
         RankGroup(OneRank(), worker),
         board=Board(),
@@ -79,6 +81,21 @@ def test_without_a_warm_start_it_is_the_model_as_it_came(tmp_path: Path) -> None
     assert orders == [SavePolicy(folder=tmp_path / "checkpoints" / "reference"), KeepReference()]
 
 
+def test_a_cached_warm_start_is_the_reference_too(tmp_path: Path) -> None:
+    (tmp_path / "warm").mkdir()
+    _, orders = start(tmp_path, keeps_reference=True, num_warm_start_steps=2)
+    assert orders == [
+        LoadPolicy(folder=tmp_path / "warm", with_optimizer=False),
+        SavePolicy(folder=tmp_path / "checkpoints" / "reference"),
+        KeepReference(),
+    ]
+
+
+def test_a_run_that_ended_before_its_first_checkpoint_begins_anew(tmp_path: Path) -> None:
+    _, before = start(tmp_path, keeps_reference=True)
+    assert start(tmp_path, keeps_reference=True) == (0, before)
+
+
 def test_a_resumed_run_has_the_reference_it_began_with(tmp_path: Path) -> None:
     start(tmp_path, keeps_reference=True)
     newest = tmp_path / "checkpoints" / "step-00000005"
@@ -94,9 +111,20 @@ def test_a_resumed_run_has_the_reference_it_began_with(tmp_path: Path) -> None:
 
 def test_a_run_that_began_without_a_reference_cannot_go_on_with_one(tmp_path: Path) -> None:
     (tmp_path / "checkpoints" / "step-00000005").mkdir(parents=True)
-    with pytest.raises(InvalidInputError, match="started without a reference"):
-        start(tmp_path, keeps_reference=True)
+    worker = RecordingWorker()
+    with pytest.raises(
+        InvalidInputError, match=r"reference: is missing.*set trainer\.algorithm\.kl\.placement=\"off\"$"
+    ):
+        start(tmp_path, keeps_reference=True, worker=worker)
+    assert worker.orders == []
 
 
 def test_without_a_kl_term_nothing_is_kept(tmp_path: Path) -> None:
     assert start(tmp_path, keeps_reference=False) == (0, [])
+
+
+def test_without_a_kl_term_a_kept_reference_is_not_loaded(tmp_path: Path) -> None:
+    start(tmp_path, keeps_reference=True)
+    newest = tmp_path / "checkpoints" / "step-00000005"
+    newest.mkdir()
+    assert start(tmp_path, keeps_reference=False) == (5, [LoadPolicy(folder=newest, with_optimizer=True)])
