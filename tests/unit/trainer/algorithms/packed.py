@@ -1,6 +1,7 @@
 """Packed tensors for tests, and sequences taken apart again for slow references."""
 
 import itertools
+import math
 
 import torch
 
@@ -35,8 +36,10 @@ def loss_inputs(
     )
 
 
-def random_inputs(lengths: tuple[int, ...], *, seed: int, spread: float = 0.3) -> PolicyLossInputs:
-    """Ratios around 1, one advantage a sequence, about a quarter masked, NaN wherever masked."""
+def random_inputs(
+    lengths: tuple[int, ...], *, seed: int, spread: float = 0.3, by_token: bool = False
+) -> PolicyLossInputs:
+    """Ratios around 1, one advantage a sequence or token, about a quarter masked; NaN, inf or -inf wherever masked."""
     generator = torch.Generator().manual_seed(seed)
     num = sum(lengths)
     layout = sequences(*lengths)
@@ -44,11 +47,12 @@ def random_inputs(lengths: tuple[int, ...], *, seed: int, spread: float = 0.3) -
     old = -torch.rand(num, generator=generator, dtype=torch.float64) - 0.1
     logprobs = old + spread * torch.randn(num, generator=generator, dtype=torch.float64)
     advantages = layout.spread(torch.randn(len(lengths), generator=generator, dtype=torch.float64))
-    nan = torch.full((), torch.nan, dtype=torch.float64)
+    if by_token:
+        advantages = torch.randn(num, generator=generator, dtype=torch.float64)
     return PolicyLossInputs(
-        logprobs=torch.where(mask, logprobs, nan).requires_grad_(),
-        old_logprobs=torch.where(mask, old, nan),
-        advantages=torch.where(mask, advantages, nan),
+        logprobs=_hide(logprobs, mask, first=0).requires_grad_(),
+        old_logprobs=_hide(old, mask, first=1),
+        advantages=_hide(advantages, mask, first=3),
         mask=mask,
         sequences=layout,
     )
@@ -61,3 +65,14 @@ def by_sequence(values: torch.Tensor, mask: torch.Tensor, layout: Sequences) -> 
         [value for value, counts in zip(values[a:b].tolist(), mask[a:b].tolist(), strict=True) if counts]
         for a, b in itertools.pairwise(offsets)
     ]
+
+
+def unmasked(num: int) -> torch.Tensor:
+    return torch.ones(num, dtype=torch.bool)
+
+
+def _hide(values: torch.Tensor, mask: torch.Tensor, *, first: int) -> torch.Tensor:
+    """Numbers that must not be seen wherever masked; by the starting points, all pairs of them meet."""
+    hidden = tensor([math.nan, math.inf, -math.inf, math.inf])
+    places = (torch.arange(len(values)) + first + torch.arange(len(values)) // 4) % 4
+    return torch.where(mask, values, hidden[places])

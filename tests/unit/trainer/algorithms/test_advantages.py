@@ -3,6 +3,9 @@ import random
 import statistics
 
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from services.trainer.algorithms.advantages import group_centred, leave_one_out, plain_rewards
 from tests.unit.trainer.algorithms.packed import tensor
@@ -68,6 +71,56 @@ def test_a_failed_sample_has_no_advantage_and_is_in_no_statistic(name):
     found = _advantages(name, [1.0, math.nan, 0.0, 0.0, math.nan, 5.0, math.nan, math.nan], [4, 2, 2])
     # the second group is left with one, the third with none
     assert found == pytest.approx([clean[0], 0.0, clean[1], clean[2], 0.0, 0.0, 0.0, 0.0], rel=1e-12)
+
+
+@pytest.mark.parametrize("failed", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_infinite_rewards_are_failures_too(name, failed):
+    clean = _advantages(name, [1.0, 0.25], [2])
+    assert _advantages(name, [1.0, failed, 0.25], [3]) == [clean[0], 0.0, clean[1]]
+    assert plain_rewards(tensor([failed, 0.25])).tolist() == [0.0, 0.25]
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_a_round_without_any_reward_has_no_advantage(name):
+    assert _advantages(name, [math.nan] * 3, [2, 1]) == [0.0] * 3
+
+
+@given(st.lists(st.floats(-100, 100), min_size=2, max_size=9))
+def test_leave_one_out_is_the_centred_reward_times_n_over_n_less_one(rewards):
+    num = len(rewards)
+    scaled = [value * num / (num - 1) for value in _advantages("centred", rewards, [num])]
+    assert _advantages("leave one out", rewards, [num]) == pytest.approx(scaled, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+@given(first=st.lists(st.floats(-10, 10), min_size=1, max_size=6), second=st.lists(st.floats(-10, 10), max_size=6))
+def test_advantages_of_a_group_add_up_to_zero_and_no_group_sees_another(name, first, second):
+    found = _advantages(name, first + second, [len(first), len(second)])
+    assert sum(found[: len(first)]) == pytest.approx(0.0, abs=1e-7)
+    assert found == _advantages(name, first, [len(first)]) + _advantages(name, second, [len(second)])
+
+
+@given(st.lists(st.floats(-10, 10), min_size=2, max_size=8), st.floats(-5, 5))
+def test_normalised_advantages_do_not_depend_on_the_offset_of_rewards(rewards, offset):
+    moved = _advantages("normalised", [reward + offset for reward in rewards], [len(rewards)])
+    spread = max(rewards) - min(rewards)
+    if spread > 1e-3:
+        assert moved == pytest.approx(_advantages("normalised", rewards, [len(rewards)]), abs=1e-6)
+
+
+def test_rewards_that_differ_by_rounding_alone_keep_a_finite_advantage():
+    # one unit in the last place apart, 2.2e-16, over the floor of 1e-6; without the floor it would be about 1
+    advantages = _advantages("normalised", [1.0, 1.0 + 2**-52], [2])
+    assert max(map(abs, advantages)) == pytest.approx(2.2e-10, rel=0.01)
+
+
+def test_rewards_are_left_as_they_are_and_their_type_is_kept():
+    rewards = torch.tensor([1.0, math.nan, 0.0], dtype=torch.float32)
+    for advantages in (ESTIMATORS["normalised"](rewards, [3]), plain_rewards(rewards)):
+        assert advantages.dtype == torch.float32
+    assert (rewards[0].item(), rewards[2].item()) == (1.0, 0.0)
+    assert rewards[1].isnan()
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
