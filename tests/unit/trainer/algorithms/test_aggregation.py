@@ -56,6 +56,33 @@ def test_weights_are_zero_where_masked_and_everything_masked_counts_nothing(aggr
     assert aggregation_count(aggregation, mask, layout) == 0
 
 
+def test_weights_by_hand():
+    # sequences: two of three tokens count; none; one; empty
+    mask, layout = torch.tensor([True, False, True, False, True]), sequences(3, 1, 1, 0)
+    found = {name: aggregation_weights(name, mask, layout, divisor_tokens=8.0) for name in ALL}
+    assert found[TOKEN_MEAN].tolist() == [1.0, 0.0, 1.0, 0.0, 1.0]
+    assert found[SEQUENCE_MEAN].tolist() == [0.5, 0.0, 0.5, 0.0, 1.0]
+    assert found[SEQUENCE_SUM].tolist() == [0.125, 0.0, 0.125, 0.0, 0.125]
+    assert {weights.dtype for weights in found.values()} == {torch.float32}
+    assert [aggregation_count(name, mask, layout) for name in ALL] == [3, 2, 2]
+
+
+@pytest.mark.parametrize("aggregation", ALL)
+@pytest.mark.parametrize("lengths", [(), (0,), (0, 0)])
+def test_a_batch_without_tokens_has_no_weight_and_no_count(aggregation, lengths):
+    mask, layout = torch.zeros(0, dtype=torch.bool), sequences(*lengths)
+    assert aggregation_weights(aggregation, mask, layout, divisor_tokens=8.0).tolist() == []
+    assert aggregation_count(aggregation, mask, layout) == 0
+
+
+def test_only_sequence_sum_looks_at_the_divisor():
+    mask, layout = torch.tensor([True, True, True]), sequences(2, 1)
+    for name in (TOKEN_MEAN, SEQUENCE_MEAN):
+        first, second = (aggregation_weights(name, mask, layout, divisor_tokens=d) for d in (1.0, 77.0))
+        assert first.tolist() == second.tolist()
+    assert aggregation_weights(SEQUENCE_SUM, mask, layout, divisor_tokens=0.5).tolist() == [2.0] * 3
+
+
 def test_sum_and_count_leave_masked_tokens_out():
     values, mask = torch.tensor([1.0, math.nan, 2.5]), torch.tensor([True, False, True])
     assert token_sum(values, mask).item() == 3.5
@@ -69,3 +96,12 @@ def test_everything_masked_is_zero_with_a_gradient_of_zeros():
     assert total.item() == 0.0
     assert token_count(mask) == 0
     assert values.grad.tolist() == [0.0, 0.0]
+
+
+def test_infinity_under_the_mask_is_in_no_sum_and_gradients_reach_unmasked_values_only():
+    values = torch.tensor([1.0, math.inf, -math.inf, 2.0], requires_grad=True)
+    total = token_sum(values, torch.tensor([True, False, False, True]))
+    total.backward()
+    assert total.item() == 3.0
+    assert values.grad.tolist() == [1.0, 0.0, 0.0, 1.0]
+    assert token_sum(torch.zeros(0), torch.zeros(0, dtype=torch.bool)).item() == 0.0

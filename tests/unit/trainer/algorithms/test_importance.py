@@ -16,7 +16,7 @@ from services.trainer.algorithms.importance import (
     unweighted,
     weight_sums,
 )
-from tests.unit.trainer.algorithms.packed import by_sequence, random_inputs, sequences, tensor
+from tests.unit.trainer.algorithms.packed import by_sequence, random_inputs, sequences, tensor, unmasked
 
 LEVELS = (TOKEN, SEQUENCE, GEOMETRIC)
 
@@ -71,6 +71,7 @@ def test_bounds_themselves_are_inside():
     ratios, mask = tensor([0.5, 2.0]), torch.tensor([True, True])
     assert masked(ratios, mask, lower=0.5, upper=2.0).weights.tolist() == [0.5, 2.0]
     assert not clipped(ratios, mask, lower=0.5, upper=2.0).is_cut.any()
+    assert not truncated(ratios, mask, upper=2.0).is_cut.any()
 
 
 def test_masked_positions_weigh_nothing_whatever_they_hold():
@@ -109,6 +110,104 @@ def test_sums_of_parts_are_those_of_the_whole(level):
 def test_weights_are_divided_by_their_mean_unless_it_is_zero():
     assert normalized(tensor([1.0, 3.0]), mean=2.0).tolist() == [0.5, 1.5]
     assert normalized(tensor([0.0, 0.0]), mean=0.0).tolist() == [0.0, 0.0]
+
+
+def test_a_tiny_mean_is_still_a_mean():
+    assert normalized(tensor([1e-12, 3e-12]), mean=2e-12).tolist() == pytest.approx([0.5, 1.5])
+
+
+MODES = {
+    "truncate": (lambda r, m: truncated(r, m, upper=1.2), lambda r: min(r, 1.2), lambda r: r > 1.2),
+    "clip": (
+        lambda r, m: clipped(r, m, lower=0.8, upper=1.2),
+        lambda r: min(max(r, 0.8), 1.2),
+        lambda r: not 0.8 <= r <= 1.2,
+    ),
+    "mask": (
+        lambda r, m: masked(r, m, lower=0.8, upper=1.2),
+        lambda r: r if 0.8 <= r <= 1.2 else 0.0,
+        lambda r: not 0.8 <= r <= 1.2,
+    ),
+}
+"""Each mode; the weight of a ratio; whether it is cut."""
+
+
+def _slow_weights(level, weight_of, inputs):
+    """[sequence][token] in loops."""
+    tables = (by_sequence(v.detach(), inputs.mask, inputs.sequences) for v in (inputs.logprobs, inputs.old_logprobs))
+    rows = []
+    for olds, engines in zip(*tables, strict=True):
+        ratios = [math.exp(a) / math.exp(b) for a, b in zip(olds, engines, strict=True)]
+        if level != TOKEN and ratios:
+            product = math.prod(ratios)
+            ratios = [product if level == SEQUENCE else product ** (1 / len(ratios))] * len(ratios)
+        rows.append([weight_of(ratio) for ratio in ratios])
+    return rows
+
+
+def _flat(rows):
+    return [value for row in rows for value in row]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("seed", range(3))
+def test_every_mode_at_every_level_agrees_with_a_loop_and_masked_tokens_weigh_nothing(mode, level, seed):
+    inputs = random_inputs((4, 1, 0, 6, 3), seed=seed)
+    weigh, weight_of, is_cut = MODES[mode]
+    ratios = level_ratios(level, inputs.logprobs, inputs.old_logprobs, inputs.mask, inputs.sequences)
+    found = weigh(ratios, inputs.mask)
+    assert not found.weights.requires_grad
+    assert found.weights[inputs.mask].tolist() == pytest.approx(_flat(_slow_weights(level, weight_of, inputs)))
+    assert found.is_cut[inputs.mask].tolist() == _flat(_slow_weights(level, is_cut, inputs))
+    assert found.weights[~inputs.mask].abs().sum().item() == 0.0
+    assert not found.is_cut[~inputs.mask].any()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("mode", MODES)
+def test_normalised_over_all_parts_the_weights_are_those_of_the_whole_and_have_a_mean_of_one(mode, level):
+    """Three micro-batches, one of them without a counted token; a mean of means would weigh their tokens unequally."""
+    weigh, weight_of, _ = MODES[mode]
+    parts = [random_inputs((4, 1), seed=1), random_inputs((2, 0, 9, 5), seed=2), random_inputs((3,), seed=3)]
+    masks = [parts[0].mask, parts[1].mask, torch.zeros(3, dtype=torch.bool)]
+    weights, sums = [], []
+    for part, mask in zip(parts, masks, strict=True):
+        ratios = level_ratios(level, part.logprobs, part.old_logprobs, mask, part.sequences)
+        weights.append(weigh(ratios, mask).weights)
+        sums.append(weight_sums(level, weights[-1], mask, part.sequences))
+    mean = sum(total for total, _ in sums) / sum(count for _, count in sums)
+    rows = [row for part in parts[:2] for row in _slow_weights(level, weight_of, part) if row]
+    flat = _flat(rows) if level == TOKEN else [row[0] for row in rows]
+    assert mean == pytest.approx(sum(flat) / len(flat))
+    found = torch.cat([normalized(w, mean=mean)[m] for w, m in zip(weights, masks, strict=True)])
+    assert found.tolist() == pytest.approx([weight / mean for weight in _flat(rows)])
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("num", "lengths"), [(0, ()), (0, (0, 0)), (3, (2, 0, 1))])
+def test_nothing_counted_has_no_weight_and_no_count(level, num, lengths):
+    nan, mask, layout = tensor([math.nan] * num), torch.zeros(num, dtype=torch.bool), sequences(*lengths)
+    ratios = level_ratios(level, nan, nan, mask, layout)
+    assert ratios.isfinite().all()
+    for weigh, _, _ in MODES.values():
+        weights = weigh(ratios, mask).weights
+        assert weights.tolist() == [0.0] * num
+        assert weight_sums(level, weights, mask, layout) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_likelier_engine_and_a_likelier_trainer_are_both_bounded(level):
+    old, engine = tensor([0.0, 0.0, -800.0]), tensor([-800.0, -800.0, 0.0])
+    ratios = level_ratios(level, old, engine, unmasked(3), sequences(2, 1))
+    assert ratios.tolist() == pytest.approx([math.exp(20), math.exp(20), math.exp(-20)])
+
+
+def test_weights_and_mismatch_carry_no_gradient_to_the_trainers_log_probabilities():
+    old = tensor([-1.0, -2.0]).requires_grad_()
+    for level in LEVELS:
+        assert not level_ratios(level, old, tensor([-1.5, -1.5]), unmasked(2), sequences(2)).requires_grad
+    assert not absolute_mismatch(old, tensor([-1.5, -1.5]), unmasked(2)).requires_grad
 
 
 def test_mismatch_is_absolute_and_zero_where_masked():

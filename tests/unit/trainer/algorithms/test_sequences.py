@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from services.trainer.algorithms.sequences import Sequences
-from tests.unit.trainer.algorithms.packed import sequences, tensor
+from tests.unit.trainer.algorithms.packed import random_inputs, sequences, tensor, unmasked
 
 
 def test_sums_counts_and_means_leave_masked_tokens_out():
@@ -51,3 +51,45 @@ def test_sums_of_slices_are_completed(cut):
     elsewhere = sequences(2 - cut, 2 - cut).sums(values[other], mask[other])
     here = Sequences(cu_seqlens=torch.tensor([0, cut, 2 * cut]), sum_over_slices=lambda sums: sums + elsewhere)
     assert here.sums(values[first], mask[first]).tolist() == [1.0, 7.0]
+
+
+def test_counts_and_means_are_completed_by_the_other_slices():
+    # this slice sees the values 1 and 3 of a sequence whose other slice has 8 and a masked token
+    elsewhere = {"values": tensor([8.0]), "counts": torch.tensor([1.0])}
+
+    def complete(sums):
+        return sums + elsewhere["counts" if sums.dtype == torch.float32 else "values"]
+
+    here = Sequences(cu_seqlens=torch.tensor([0, 2]), sum_over_slices=complete)
+    assert here.counts(unmasked(2)).tolist() == [3.0]
+    assert here.means(tensor([1.0, 3.0]), unmasked(2)).tolist() == [4.0]
+
+
+def test_sums_keep_the_type_of_the_values_and_counts_are_single_precision():
+    layout = sequences(1, 1)
+    for dtype in (torch.float32, torch.float64):
+        values = torch.ones(2, dtype=dtype)
+        assert layout.sums(values, unmasked(2)).dtype == layout.means(values, unmasked(2)).dtype == dtype
+    assert layout.counts(unmasked(2)).dtype == torch.float32
+
+
+def test_counts_of_long_sequences_are_exact():
+    num = 1_000_003
+    assert sequences(num, 5).counts(unmasked(num + 5)).tolist() == [num, 5.0]
+
+
+def test_gradient_of_spread_is_the_sum_over_the_sequence():
+    values = tensor([1.0, 2.0, 3.0]).requires_grad_()
+    (sequences(2, 0, 3).spread(values) * tensor([1.0, 10.0, 100.0, 1000.0, 10000.0])).sum().backward()
+    assert values.grad.tolist() == [11.0, 0.0, 11100.0]
+
+
+def test_sums_agree_with_a_loop_whatever_is_masked():
+    for seed in range(5):
+        inputs = random_inputs((4, 0, 1, 6, 3), seed=seed)
+        expected, start = [], 0
+        for length in (4, 0, 1, 6, 3):
+            places = [place for place in range(start, start + length) if inputs.mask[place]]
+            expected.append(sum(inputs.logprobs[place].item() for place in places))
+            start += length
+        assert inputs.sequences.sums(inputs.logprobs, inputs.mask).tolist() == pytest.approx(expected)
