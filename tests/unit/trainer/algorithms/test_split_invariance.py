@@ -1,8 +1,5 @@
 """The loss of the whole is the sum of the losses of its parts: micro-batches, ranks, slices of sequences."""
 
-from collections.abc import Callable
-from dataclasses import replace
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,6 +12,8 @@ from services.trainer.algorithms.aggregation import (
     aggregation_count,
     aggregation_weights,
 )
+from services.trainer.algorithms.importance import GEOMETRIC, SEQUENCE, TOKEN, level_ratios, weight_sums
+from services.trainer.algorithms.kl import KL_ESTIMATORS, kl_estimate, weighted_estimate
 from services.trainer.algorithms.policy_loss import (
     PolicyLossInputs,
     clipped_surrogate,
@@ -22,8 +21,10 @@ from services.trainer.algorithms.policy_loss import (
     sequence_surrogate,
     sequence_token_surrogate,
 )
-from services.trainer.algorithms.sequences import Sequences
+from services.trainer.algorithms.rejection import without_undefined, without_vetoed
+from services.trainer.algorithms.sequence_masking import masked_by_divergence
 from tests.unit.trainer.algorithms.packed import random_inputs, sequences
+from tests.unit.trainer.algorithms.slices import TwoSlices, take
 
 LOSSES = {
     "clipped_surrogate": lambda inputs: clipped_surrogate(inputs, clip_low=0.2, clip_high=0.28, dual_clip=1.5),
@@ -39,18 +40,6 @@ def weighted_sum(name: str, aggregation: str, inputs: PolicyLossInputs) -> torch
     return (LOSSES[name](inputs).losses * weights).sum()
 
 
-def take(inputs: PolicyLossInputs, places: torch.Tensor, layout: Sequences) -> PolicyLossInputs:
-    """Some tokens of the inputs, with gradient to the whole."""
-    return replace(
-        inputs,
-        logprobs=inputs.logprobs[places],
-        old_logprobs=inputs.old_logprobs[places],
-        advantages=inputs.advantages[places],
-        mask=inputs.mask[places],
-        sequences=layout,
-    )
-
-
 def value_and_gradient(loss: torch.Tensor, inputs: PolicyLossInputs) -> tuple[float, list[float]]:
     (gradient,) = torch.autograd.grad(loss, inputs.logprobs)
     return loss.item(), gradient.tolist()
@@ -63,7 +52,7 @@ def value_and_gradient(loss: torch.Tensor, inputs: PolicyLossInputs) -> tuple[fl
     parts=st.lists(st.integers(0, 3), min_size=6, max_size=6),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_any_split_into_micro_batches_adds_up(
     name: str, aggregation: str, lengths: list[int], parts: list[int], seed: int
 ) -> None:
@@ -83,54 +72,91 @@ def test_any_split_into_micro_batches_adds_up(
     assert count == aggregation_count(aggregation, inputs.mask, inputs.sequences)
 
 
-class TwoSlices:
-    """Each sequence cut in two, as context parallelism does; sums over sequences are completed by the other slice.
-
-    Both slices live in one autograd graph, so that a sum over slices passes gradients to both, as an all-reduce does.
-    """
-
-    def __init__(self, inputs: PolicyLossInputs, lengths: tuple[int, ...]) -> None:
-        starts = torch.tensor([0, *lengths]).cumsum(0).tolist()
-        heads = [length // 2 for length in lengths]
-        self.places = [
-            torch.cat([torch.arange(starts[i], starts[i] + heads[i]) for i in range(len(lengths))]),
-            torch.cat([torch.arange(starts[i] + heads[i], starts[i + 1]) for i in range(len(lengths))]),
-        ]
-        self.layouts = [sequences(*heads), sequences(*(a - b for a, b in zip(lengths, heads, strict=True)))]
-        self.inputs = inputs
-
-    def slice(self, index: int, sums_elsewhere: list[torch.Tensor]) -> PolicyLossInputs:
-        """One slice; its sums are completed by those of the other, in the order in which they are asked for."""
-        asked = iter(sums_elsewhere)
-        layout = replace(self.layouts[index], sum_over_slices=lambda sums: sums + next(asked))
-        return take(self.inputs, self.places[index], layout)
-
-    def local_sums(self, index: int, run: Callable[[PolicyLossInputs], torch.Tensor]) -> list[torch.Tensor]:
-        """The sums of one slice alone, in the order in which the computation asks for them."""
-        seen: list[torch.Tensor] = []
-
-        def record(sums: torch.Tensor) -> torch.Tensor:
-            seen.append(sums)
-            return sums
-
-        layout = replace(self.layouts[index], sum_over_slices=record)
-        run(take(self.inputs, self.places[index], layout))
-        return seen
+@st.composite
+def cut_sequences(draw: st.DrawFn) -> tuple[list[int], list[int]]:
+    """(lengths, tokens of each in the first slice): slices may hold nothing of a sequence, or all of it."""
+    lengths = draw(st.lists(st.integers(0, 7), min_size=1, max_size=5))
+    return lengths, [draw(st.integers(0, length)) for length in lengths]
 
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 @pytest.mark.parametrize("name", LOSSES)
-def test_slices_of_sequences_add_up(name: str, aggregation: str) -> None:
-    lengths = (6, 1, 4, 0, 9)
-    inputs = random_inputs(lengths, seed=7)
-    slices = TwoSlices(inputs, lengths)
-
-    def run(piece: PolicyLossInputs) -> torch.Tensor:
-        return weighted_sum(name, aggregation, piece)
-
-    total = sum(run(slices.slice(index, slices.local_sums(1 - index, run))) for index in range(2))
-    assert isinstance(total, torch.Tensor)
-    found = value_and_gradient(total, inputs)
-    whole = value_and_gradient(run(inputs), inputs)
-    assert found[0] == pytest.approx(whole[0], rel=1e-6)
+@given(cut=cut_sequences(), seed=st.integers(0, 1000))
+@settings(max_examples=50, deadline=None)
+def test_slices_of_sequences_add_up(name: str, aggregation: str, cut: tuple[list[int], list[int]], seed: int) -> None:
+    lengths, heads = cut
+    inputs = random_inputs(tuple(lengths), seed=seed)
+    parts = TwoSlices(inputs, lengths, heads).run(lambda piece: weighted_sum(name, aggregation, piece))
+    found = value_and_gradient(parts[0] + parts[1], inputs)
+    whole = value_and_gradient(weighted_sum(name, aggregation, inputs), inputs)
+    assert found[0] == pytest.approx(whole[0], rel=1e-6, abs=1e-9)
     assert found[1] == pytest.approx(whole[1], rel=1e-6, abs=1e-9)
+
+
+@given(cut=cut_sequences(), seed=st.integers(0, 1000))
+@settings(max_examples=40, deadline=None)
+def test_what_a_slice_decides_is_what_the_whole_decides(cut: tuple[list[int], list[int]], seed: int) -> None:
+    """Ratios at every level, rejection and sequence masking look at whole sequences from every slice."""
+    lengths, heads = cut
+    inputs = random_inputs(tuple(lengths), seed=seed)
+    slices = TwoSlices(inputs, lengths, heads)
+
+    def ratios(piece: PolicyLossInputs) -> list[torch.Tensor]:
+        return [
+            torch.where(piece.mask, level_ratios(level, *_pair(piece), piece.mask, piece.sequences), 0.0)
+            for level in (TOKEN, SEQUENCE, GEOMETRIC)
+        ]
+
+    def decisions(piece: PolicyLossInputs) -> list[torch.Tensor]:
+        new, old = _pair(piece)
+        odd = torch.where(new > -0.2, torch.nan, new)
+        return [
+            without_undefined(odd, piece.mask, piece.sequences),
+            without_vetoed(new, old, piece.mask, piece.sequences, threshold=0.8),
+            masked_by_divergence(new, old, piece.advantages, piece.mask, piece.sequences, max_divergence=0.05),
+        ]
+
+    for parts, whole in zip(zip(*slices.run(ratios), strict=True), ratios(inputs), strict=True):
+        assert slices.joined(parts).tolist() == pytest.approx(whole.tolist())
+    for parts, whole in zip(zip(*slices.run(decisions), strict=True), decisions(inputs), strict=True):
+        assert slices.joined(parts).tolist() == whole.tolist()
+
+
+def _pair(piece: PolicyLossInputs) -> tuple[torch.Tensor, torch.Tensor]:
+    return piece.logprobs.detach(), piece.old_logprobs
+
+
+@pytest.mark.parametrize("estimator", KL_ESTIMATORS)
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+def test_the_divergence_adds_up_over_micro_batches_and_slices(estimator: str, aggregation: str) -> None:
+    lengths, heads = [6, 1, 4, 0, 9], [2, 1, 0, 0, 5]
+    inputs = random_inputs(tuple(lengths), seed=11)
+
+    def divergence(piece: PolicyLossInputs) -> torch.Tensor:
+        estimate = kl_estimate(estimator, piece.logprobs, piece.old_logprobs, piece.mask)
+        weighted = weighted_estimate(estimate, piece.logprobs, piece.old_logprobs - 0.1, piece.mask)
+        weights = aggregation_weights(aggregation, piece.mask, piece.sequences, divisor_tokens=8.0)
+        return (weighted * weights).sum()
+
+    whole = value_and_gradient(divergence(inputs), inputs)
+    batches = [
+        take(inputs, torch.arange(0, 7), sequences(6, 1)),
+        take(inputs, torch.arange(7, 20), sequences(4, 0, 9)),
+    ]
+    for parts in (TwoSlices(inputs, lengths, heads).run(divergence), [divergence(batch) for batch in batches]):
+        found = value_and_gradient(parts[0] + parts[1], inputs)
+        assert found[0] == pytest.approx(whole[0], rel=1e-6)
+        assert found[1] == pytest.approx(whole[1], rel=1e-6, abs=1e-9)
+
+
+def test_counted_tokens_of_slices_add_up_and_so_do_their_importance_weights() -> None:
+    lengths, heads = [6, 1, 4, 0, 9], [2, 1, 0, 0, 5]
+    inputs = random_inputs(tuple(lengths), seed=3)
+
+    def sums(piece: PolicyLossInputs) -> tuple[float, float, int]:
+        ratios = level_ratios(TOKEN, *_pair(piece), piece.mask, piece.sequences)
+        total, count = weight_sums(TOKEN, ratios, piece.mask, piece.sequences)
+        return total, count, aggregation_count(TOKEN_MEAN, piece.mask, piece.sequences)
+
+    found = [sum(values) for values in zip(*TwoSlices(inputs, lengths, heads).run(sums), strict=True)]
+    assert found == pytest.approx(sums(inputs))
