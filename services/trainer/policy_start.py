@@ -74,8 +74,8 @@ def start_policy(
 def _load_reference(ranks: RankGroup, folder: Path) -> None:
     if not folder.is_dir():
         raise InvalidInputError(
-            f"{folder}: is missing, because the run was started without a KL term, but trainer.algorithm.kl wants the "
-            'reference in it; start a new run, or set trainer.algorithm.kl.placement="off"'
+            f"{folder}: is missing, but trainer.algorithm.kl wants the reference a run keeps there from its start; "
+            "start a new run, or set trainer.algorithm.kl.placement=off"
         )
     ranks.carry_out(LoadPolicy(folder=folder, with_optimizer=False))
     ranks.carry_out(KeepReference())

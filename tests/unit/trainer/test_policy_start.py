@@ -112,9 +112,7 @@ def test_a_resumed_run_has_the_reference_it_began_with(tmp_path: Path) -> None:
 def test_a_run_that_began_without_a_reference_cannot_go_on_with_one(tmp_path: Path) -> None:
     (tmp_path / "checkpoints" / "step-00000005").mkdir(parents=True)
     worker = RecordingWorker()
-    with pytest.raises(
-        InvalidInputError, match=r"reference: is missing.*set trainer\.algorithm\.kl\.placement=\"off\"$"
-    ):
+    with pytest.raises(InvalidInputError, match=r"reference: is missing.*set trainer\.algorithm\.kl\.placement=off$"):
         start(tmp_path, keeps_reference=True, worker=worker)
     assert worker.orders == []
 
