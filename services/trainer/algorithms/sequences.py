@@ -44,12 +44,23 @@ class Sequences:
 
     def spread(self, values: torch.Tensor) -> torch.Tensor:
         """[T] at each token the value [N] of its sequence."""
-        return torch.repeat_interleave(values, self._lengths)
+        spread: torch.Tensor = _Spread.apply(values, self._offsets)  # type: ignore[no-untyped-call]
+        return spread
 
     @cached_property
     def _offsets(self) -> torch.Tensor:
         return self.cu_seqlens.long()
 
-    @cached_property
-    def _lengths(self) -> torch.Tensor:
-        return self._offsets.diff()
+
+class _Spread(torch.autograd.Function):
+    """repeat_interleave whose gradient is a sum by segments; torch's own adds token by token onto one number."""
+
+    @staticmethod
+    def forward(ctx: torch.autograd.function.FunctionCtx, values: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(offsets)
+        return torch.repeat_interleave(values, offsets.diff())
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (offsets,) = ctx.saved_tensors  # type: ignore[attr-defined]
+        return torch.segment_reduce(gradient.contiguous(), "sum", offsets=offsets, initial=0.0), None

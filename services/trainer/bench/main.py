@@ -18,6 +18,7 @@ from services.trainer.bench.timing import CaseFigures, time_case
 
 MAX_PASSES = 12.0
 """A loss may cost so many plain masked means over what it reads."""
+_TABLE_WIDTH = 104
 MAX_DIFFERENCE = 1e-4
 """Relative difference to the peer, whose sums are in another order."""
 
@@ -99,7 +100,7 @@ def _print(figures: Sequence[CaseFigures], arguments: argparse.Namespace) -> Non
             f"{row.full_passes:.1f}",
             "-" if row.largest_difference is None else f"{row.largest_difference:.0e}",
         )
-    console = Console()
+    console = Console(width=max(_TABLE_WIDTH, Console().width))
     console.print(table)
     worst = max(figures, key=lambda row: max(row.passes, row.full_passes))
     mark = "[green]met[/green]" if all(is_met(row) for row in figures) else "[red]not met[/red]"
