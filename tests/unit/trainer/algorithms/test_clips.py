@@ -1,6 +1,7 @@
 """Where each loss is clipped: both sides, both signs of the advantage, the bounds themselves, the dual clip."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -78,13 +79,9 @@ def test_all_tokens_of_a_clipped_sequence_lose_their_gradient_and_those_of_other
 
 def test_the_recipes_narrow_sequence_clips_work_in_single_precision():
     logprobs = torch.tensor([1.5e-4, -0.5e-4, 3e-4, -3e-4], requires_grad=True)
-    inputs = loss_inputs(logprobs.double(), advantages=[1.0, -1.0, 1.0, -1.0], lengths=(1, 1, 1, 1))
-    single = type(inputs)(
-        logprobs=logprobs,
-        old_logprobs=inputs.old_logprobs.float(),
-        advantages=inputs.advantages.float(),
-        mask=inputs.mask,
-        sequences=inputs.sequences,
+    double = loss_inputs(logprobs.double(), advantages=[1.0, -1.0, 1.0, -1.0], lengths=(1, 1, 1, 1))
+    single = replace(
+        double, logprobs=logprobs, old_logprobs=double.old_logprobs.float(), advantages=double.advantages.float()
     )
     result = sequence_surrogate(single, clip_low=1e-4, clip_high=2e-4)
     result.losses.sum().backward()

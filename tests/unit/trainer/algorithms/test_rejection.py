@@ -33,6 +33,12 @@ def test_a_masked_token_vetoes_nothing():
     assert without_vetoed(old, tensor([0.0] * 3), mask, sequences(3), threshold=0.1).tolist() == [True, False, False]
 
 
+def test_a_masked_token_vetoes_nothing_even_under_a_threshold_above_one():
+    # ratio 2; a masked neighbour has no ratio, not one of 1
+    old, mask = tensor([math.log(2), math.nan]), torch.tensor([True, False])
+    assert without_vetoed(old, tensor([0.0] * 2), mask, sequences(2), threshold=1.5).tolist() == [True, False]
+
+
 def test_a_ratio_far_below_every_threshold_is_vetoed_in_spite_of_the_clamp():
     old, mask = tensor([-900.0]), torch.tensor([True])
     assert without_vetoed(old, tensor([0.0]), mask, sequences(1), threshold=1e-8).tolist() == [False]
