@@ -63,8 +63,8 @@ class RankModel:
         return self.parts[0].named_tensors()
 
 
-def build_model(shape: ModelShape, parallel: ParallelConfig, *, dtype: torch.dtype) -> RankModel:
-    """The model with uninitialised weights. Collective; the process groups exist already."""
+def build_model(shape: ModelShape, parallel: ParallelConfig, *, dtype: torch.dtype, device: torch.device) -> RankModel:
+    """The model with uninitialised weights on the device. Collective; the process groups exist already."""
     config = transformer_config(shape, parallel, dtype=dtype, num_mtp_layers=0)
     spec = get_gpt_decoder_block_spec(config, use_transformer_engine=False, normalization="RMSNorm")
     spec.layer_norm = RmsNorm
@@ -82,12 +82,12 @@ def build_model(shape: ModelShape, parallel: ParallelConfig, *, dtype: torch.dty
         rotary_percent=shape.rotary_share,
         rotary_base=shape.rotary_base,
     )
-    parts = [ModelPart(name="trunk", prefix="", module=trunk, gradients=_gradient_buffers(config, trunk))]
+    parts = [ModelPart(name="trunk", prefix="", module=trunk, gradients=_gradient_buffers(config, trunk, device))]
     mtp = None
     if shape.num_mtp_layers:
         config = transformer_config(shape, parallel, dtype=dtype, num_mtp_layers=shape.num_mtp_layers)
         mtp = _build_mtp(config, spec)
-        parts.append(ModelPart(name="mtp", prefix="mtp.", module=mtp, gradients=_gradient_buffers(config, mtp)))
+        parts.append(ModelPart(name="mtp", prefix="mtp.", module=mtp, gradients=_gradient_buffers(config, mtp, device)))
     return RankModel(trunk=trunk, mtp=mtp, parts=tuple(parts))
 
 
@@ -110,6 +110,11 @@ def _use_own_modules(layer: TransformerLayerSubmodules) -> None:
         experts.module = GroupedExperts
 
 
-def _gradient_buffers(config: TransformerConfig, module: torch.nn.Module) -> DistributedDataParallel:
+def _gradient_buffers(
+    config: TransformerConfig, module: torch.nn.Module, device: torch.device
+) -> DistributedDataParallel:
+    # Before its gradients are hooked: Megatron makes the router's weight on the host and moves it when it is first
+    # used, which would leave its hook behind, and the router untrained without a word.
+    module.to(device)
     buffers = DistributedDataParallelConfig(grad_reduce_in_fp32=True, overlap_grad_reduce=False)
     return DistributedDataParallel(config, buffers, module)

@@ -44,7 +44,7 @@ class MegatronPolicy:
         self._device = device
         process_groups.start_process_groups(address, trainer.parallel, device=device, seed=seed)
         self._layout = process_groups.rank_layout()
-        self._model = build_model(self._shape, trainer.parallel, dtype=dtype)
+        self._model = build_model(self._shape, trainer.parallel, dtype=dtype, device=device)
         with torch.no_grad():
             load_hub_weights(self.owned_shards(), model_dir)
         self._optimizers = [

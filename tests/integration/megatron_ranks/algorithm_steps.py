@@ -138,7 +138,8 @@ def _expert_biases(policy: MegatronPolicy) -> Shards:
 def _micro_batches(policy: MegatronPolicy, size: int) -> list[PackedBatch]:
     batch = _batch()
     mine: Sequence[int] = range(batch.num_sequences)[policy.data_parallel_rank :: policy.data_parallel_size]
-    return [take_sequences(batch, mine[start : start + size]) for start in range(0, len(mine), size)]
+    parts = [take_sequences(batch, mine[start : start + size]) for start in range(0, len(mine), size)]
+    return [part.to(policy.device) for part in parts]
 
 
 def _batch() -> PackedBatch:

@@ -1,5 +1,6 @@
 """Starts the ranks of a layout as processes and gathers what they saw."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -27,6 +28,7 @@ class Launch:
     tp: int = 1
     ep: int = 1
     dtype: str = "float32"
+    device: str = "cpu"
     loads: str = ""
     """The launch whose checkpoint the case `load` takes."""
 
@@ -65,14 +67,18 @@ class Launcher:
             port = probe.getsockname()[1]
         command = [sys.executable, "-m", "tests.integration.megatron_ranks.rank", "--cases", *launch.cases]
         command += ["--model", str(self.model(launch.model)), "--out", str(out), "--dtype", launch.dtype]
+        command += ["--device", launch.device]
         command += ["--saved", str(self._folder / launch.loads / "checkpoint"), "--port", str(port)]
         command += ["--world", str(launch.world), "--tp", str(launch.tp), "--ep", str(launch.ep)]
-        _finish([[*command, "--rank", str(rank)] for rank in range(launch.world)])
-        return [torch.load(out / f"rank{rank}.pt", weights_only=True) for rank in range(launch.world)]
+        # Megatron takes a GPU that it sees.
+        environment = {**os.environ, **({"CUDA_VISIBLE_DEVICES": ""} if launch.device == "cpu" else {})}
+        _finish([[*command, "--rank", str(rank)] for rank in range(launch.world)], environment)
+        files = [out / f"rank{rank}.pt" for rank in range(launch.world)]
+        return [torch.load(file, weights_only=True, map_location="cpu") for file in files]
 
 
-def _finish(commands: list[list[str]]) -> None:
-    ranks = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands]
+def _finish(commands: list[list[str]], environment: dict[str, str]) -> None:
+    ranks = [subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) for command in commands]
     try:
         errors = [rank.communicate(timeout=240)[1] for rank in ranks]
     finally:

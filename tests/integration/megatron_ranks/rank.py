@@ -23,6 +23,7 @@ parser.add_argument("--cases", nargs="+", choices=sorted(ALL_CASES), required=Tr
 for name in ("rank", "world", "port", "tp", "ep"):
     parser.add_argument(f"--{name}", type=int, required=True)
 parser.add_argument("--dtype", default="float32")
+parser.add_argument("--device", default="cpu")
 parser.add_argument("--model", type=Path, required=True)
 parser.add_argument("--out", type=Path, required=True)
 parser.add_argument("--saved", type=Path, default=Path())
@@ -37,6 +38,7 @@ policy = start_policy(
     model_dir=arguments.model,
     trainer=TrainerConfig(
         ranks=arguments.world,
+        device=arguments.device,
         parallel=ParallelConfig(tp=arguments.tp, ep=arguments.ep),
         optimizer=OptimizerConfig(clip_gradient_norm=CLIP_NORM),
     ),
