@@ -64,16 +64,13 @@ def local_sums(
         absolute_mismatch(item.old_logprobs, item.batch.engine_logprobs, item.batch.loss_mask) for item in batches
     ]
     return {
-        "global_count": float(sum(counts)),
+        "global_count": sum(counts),
         "num_tokens": float(sum(token_count(batch.loss_mask) for batch in packed)),
         "num_tokens_rejected": float(sum(item.num_tokens_rejected for item in screened)),
         "importance_weight": _total([item.importance_weights for item in batches]),
         "importance_cut": _total([item.is_cut for item in batches]),
         "logprob_mismatch": _total(mismatches),
-        **{
-            rejected_name(reason): float(sum(item.num_samples_rejected[reason] for item in screened))
-            for reason in REASONS
-        },
+        **{rejected_name(reason): sum(item.num_samples_rejected[reason] for item in screened) for reason in REASONS},
     }
 
 

@@ -36,7 +36,7 @@ class ScreenedBatch:
     """[T] bool: tokens whose log-probabilities are numbers; the mismatch is measured on these."""
     mask: torch.Tensor
     """[T] bool: tokens to train on, a part of defined."""
-    num_samples_rejected: Mapping[str, int]
+    num_samples_rejected: Mapping[str, float]
     """Sequences that lost all their tokens, by each of REASONS; a sequence counts once."""
     num_tokens_rejected: int
     """Tokens taken out, for whatever reason."""

@@ -15,7 +15,7 @@ def summarize_updates(replies: Sequence[Mapping[str, float]]) -> UpdateSummary:
     """
     figures = replies[0]
     num_updates = figures.get("num_updates", 0.0)
-    rejected = {reason: int(figures.get(rejected_name(reason), 0.0)) for reason in REASONS}
+    rejected = {reason: round(figures.get(rejected_name(reason), 0.0)) for reason in REASONS}
     num_samples_rejected = {reason: count for reason, count in rejected.items() if count}
     num_tokens = figures.get("num_tokens", 0.0)
     if not num_updates or not num_tokens:

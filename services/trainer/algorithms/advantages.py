@@ -28,7 +28,7 @@ def group_centred(rewards: torch.Tensor, *, group_sizes: Sequence[int], normaliz
 
 
 def leave_one_out(rewards: torch.Tensor, *, group_sizes: Sequence[int]) -> torch.Tensor:
-    """[N] each reward minus the mean of the other rewards of its group (RLOO, arXiv 2402.14740, eq. 5).
+    """[N] each reward minus the mean of the other rewards of its group (RLOO, arXiv 2402.14740).
 
     It is the centred reward times n / (n - 1), so the baseline is independent of the sample and without bias.
 
@@ -40,7 +40,10 @@ def leave_one_out(rewards: torch.Tensor, *, group_sizes: Sequence[int]) -> torch
 
 
 def plain_rewards(rewards: torch.Tensor) -> torch.Tensor:
-    """[N] the rewards themselves, for estimators whose only baseline is the mean over the round (REINFORCE++)."""
+    """[N] the rewards themselves, for estimators whose only baseline is the mean over the round (REINFORCE++).
+
+    A failed sample counts as one of reward 0 there.
+    """
     return torch.where(rewards.isfinite(), rewards, torch.zeros_like(rewards))
 
 

@@ -34,14 +34,14 @@ def aggregation_weights(
     return weights / divisor_tokens if aggregation == SEQUENCE_SUM else weights
 
 
-def aggregation_count(aggregation: str, mask: torch.Tensor, sequences: Sequences) -> int:
-    """What the sum over the step is divided by, this micro-batch's part: tokens, or sequences with a token.
+def aggregation_count(aggregation: str, mask: torch.Tensor, sequences: Sequences) -> float:
+    """What the sum over the step is divided by, this part's contribution: tokens, or sequences with a token.
 
-    Masked tokens and sequences that are masked throughout are in no count.
+    Masked tokens and sequences that are masked throughout are in no count. A slice of a sequence counts as its share.
     """
     if aggregation == TOKEN_MEAN:
-        return token_count(mask)
-    return int((sequences.counts(mask) > 0).sum())
+        return float(token_count(mask))
+    return float(sequences.shares(mask).sum(dtype=torch.float64))
 
 
 def token_sum(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

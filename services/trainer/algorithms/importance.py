@@ -37,6 +37,8 @@ def level_ratios(
 ) -> torch.Tensor:
     """[T] p_trainer / p_engine at the level, within exp(+-20) and without gradient; at a masked token of no meaning.
 
+    Tokens' log-ratios are clamped to +-20 before they are summed, so one token says no more than that at any level.
+
     Args:
         level: token, sequence or geometric.
         old_logprobs: [T] under the trainer's policy that the engine is a copy of.
@@ -79,12 +81,14 @@ def masked(ratios: torch.Tensor, mask: torch.Tensor, *, lower: float, upper: flo
 def weight_sums(level: str, weights: torch.Tensor, mask: torch.Tensor, sequences: Sequences) -> tuple[float, float]:
     """(sum of the weights, their number): over tokens at token level, else over sequences with a counted token.
 
-    Over a whole optimizer step the quotient is the mean that normalized divides by.
+    Those of parts add up, a slice of a sequence being its share; over a whole optimizer step the quotient is the mean
+    that normalized divides by.
     """
     if level == TOKEN:
         return float(torch.where(mask, weights, torch.zeros_like(weights)).sum(dtype=torch.float64)), float(mask.sum())
-    is_counted = sequences.counts(mask) > 0
-    return float(sequences.means(weights, mask).sum(dtype=torch.float64)), float(is_counted.sum())
+    shares = sequences.shares(mask)
+    total = (sequences.means(weights, mask) * shares).sum(dtype=torch.float64)
+    return float(total), float(shares.sum(dtype=torch.float64))
 
 
 def normalized(weights: torch.Tensor, *, mean: float) -> torch.Tensor:

@@ -12,6 +12,8 @@ MAX_LOG_RATIO = 20.0
 def masked_log_ratio(numerator: torch.Tensor, denominator: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """numerator - denominator within +-20; 0 where masked, whatever stands there, also for the gradient.
 
+    Beyond the bounds the gradient is 0: a token that far away is noise.
+
     Args:
         numerator: [T] log-probabilities.
         denominator: [T] log-probabilities.

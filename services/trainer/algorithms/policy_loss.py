@@ -106,7 +106,8 @@ def _clipped(
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high) * advantages
     gains, is_clipped = torch.minimum(unclipped, clipped), clipped < unclipped
     if dual_clip:
-        least = torch.where(advantages < 0, dual_clip * advantages, -torch.inf)
+        # No gain of a positive advantage is negative, so the bound is one of negative advantages alone.
+        least = -dual_clip * advantages.abs()
         gains, is_clipped = torch.maximum(gains, least), is_clipped | (gains < least)
     return TokenLosses(losses=-gains, is_clipped=is_clipped)
 

@@ -56,9 +56,10 @@ def without_outliers(ratios: torch.Tensor, mask: torch.Tensor, *, lower: float, 
     return mask & (ratios >= lower) & (ratios <= upper)
 
 
-def num_sequences_lost(before: torch.Tensor, after: torch.Tensor, sequences: Sequences) -> int:
-    """Sequences that have a token in the mask before and none after."""
-    return int(((sequences.counts(before) > 0) & (sequences.counts(after) == 0)).sum())
+def num_sequences_lost(before: torch.Tensor, after: torch.Tensor, sequences: Sequences) -> float:
+    """Sequences that have a token in the mask before and none after; a slice of one counts as its share."""
+    shares, is_left = sequences.shares(before), sequences.counts(after) > 0
+    return float(torch.where(is_left, torch.zeros_like(shares), shares).sum(dtype=torch.float64))
 
 
 def _without_sequences(is_bad: torch.Tensor, mask: torch.Tensor, sequences: Sequences) -> torch.Tensor:

@@ -37,7 +37,7 @@ def rewards_to_go(
     """[T] discount^(tokens to the end) * advantage - sum over this and later tokens k of discount^(k - t) penalty_k.
 
     The sample's advantage is a reward at its last token and each token pays its own penalty, so a token answers for
-    its own divergence and what follows it, not for what came before (REINFORCE++, arXiv 2501.03262, eq. 5). Distances
+    its own divergence and what follows it, not for what came before (REINFORCE++, arXiv 2501.03262). Distances
     are in tokens, masked ones included; masked tokens have no reward, penalty or advantage. Needs whole sequences.
 
     Args:

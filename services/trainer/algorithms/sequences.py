@@ -31,12 +31,20 @@ class Sequences:
             mask: [T] bool.
         """
         visible = torch.where(mask, values, torch.zeros_like(values))
-        # Unlike index_add it is deterministic on every device, and on a CPU it is five times faster.
-        return self.sum_over_slices(torch.segment_reduce(visible, "sum", offsets=self._offsets, initial=0.0))
+        sums: torch.Tensor = _Sums.apply(visible, self._offsets)  # type: ignore[no-untyped-call]
+        return self.sum_over_slices(sums)
 
     def counts(self, mask: torch.Tensor) -> torch.Tensor:
         """[N] float32 unmasked tokens of each sequence."""
         return self.sums(mask.float(), mask)
+
+    def shares(self, mask: torch.Tensor) -> torch.Tensor:
+        """[N] float32 share of each sequence's unmasked tokens that is at hand.
+
+        1 for a whole sequence, 0 for one that is masked throughout; over slices it adds up to 1, so that a sum of
+        shares counts sequences under any split.
+        """
+        return _sum(mask.float(), self._offsets) / self.counts(mask).clamp(min=1)
 
     def means(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """[N] the mean of each sequence's unmasked values; 0 in a sequence that is masked throughout or empty."""
@@ -52,9 +60,21 @@ class Sequences:
         return self.cu_seqlens.long()
 
 
-class _Spread(torch.autograd.Function):
-    """repeat_interleave whose gradient is a sum by segments; torch's own adds token by token onto one number."""
+# Each is the other's gradient. Written as a pair, because torch's own gradients are several times slower on a GPU, and
+# that of repeat_interleave is not deterministic there; so is index_add, which is slower on a CPU, too.
+class _Sums(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: torch.autograd.function.FunctionCtx, values: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(offsets)
+        return _sum(values, offsets)
 
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (offsets,) = ctx.saved_tensors  # type: ignore[attr-defined]
+        return torch.repeat_interleave(gradient, offsets.diff()), None
+
+
+class _Spread(torch.autograd.Function):
     @staticmethod
     def forward(ctx: torch.autograd.function.FunctionCtx, values: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(offsets)
@@ -63,4 +83,8 @@ class _Spread(torch.autograd.Function):
     @staticmethod
     def backward(ctx: torch.autograd.function.FunctionCtx, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (offsets,) = ctx.saved_tensors  # type: ignore[attr-defined]
-        return torch.segment_reduce(gradient.contiguous(), "sum", offsets=offsets, initial=0.0), None
+        return _sum(gradient.contiguous(), offsets), None
+
+
+def _sum(values: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    return torch.segment_reduce(values, "sum", offsets=offsets, initial=0.0)

@@ -21,7 +21,12 @@ from services.trainer.algorithms.policy_loss import (
     sequence_surrogate,
     sequence_token_surrogate,
 )
-from services.trainer.algorithms.rejection import without_undefined, without_vetoed
+from services.trainer.algorithms.rejection import (
+    num_sequences_lost,
+    without_outliers,
+    without_undefined,
+    without_vetoed,
+)
 from services.trainer.algorithms.sequence_masking import masked_by_divergence
 from tests.unit.trainer.algorithms.packed import random_inputs, sequences
 from tests.unit.trainer.algorithms.slices import TwoSlices, take
@@ -149,14 +154,23 @@ def test_the_divergence_adds_up_over_micro_batches_and_slices(estimator: str, ag
         assert found[1] == pytest.approx(whole[1], rel=1e-6, abs=1e-9)
 
 
-def test_counted_tokens_of_slices_add_up_and_so_do_their_importance_weights() -> None:
-    lengths, heads = [6, 1, 4, 0, 9], [2, 1, 0, 0, 5]
-    inputs = random_inputs(tuple(lengths), seed=3)
+@pytest.mark.parametrize("level", [TOKEN, SEQUENCE, GEOMETRIC])
+@given(cut=cut_sequences(), seed=st.integers(0, 1000))
+@settings(max_examples=30, deadline=None)
+def test_counts_of_slices_add_up_and_so_do_their_importance_weights(
+    level: str, cut: tuple[list[int], list[int]], seed: int
+) -> None:
+    lengths, heads = cut
+    inputs = random_inputs(tuple(lengths), seed=seed)
 
-    def sums(piece: PolicyLossInputs) -> tuple[float, float, int]:
-        ratios = level_ratios(TOKEN, *_pair(piece), piece.mask, piece.sequences)
-        total, count = weight_sums(TOKEN, ratios, piece.mask, piece.sequences)
-        return total, count, aggregation_count(TOKEN_MEAN, piece.mask, piece.sequences)
+    def sums(piece: PolicyLossInputs) -> list[float]:
+        ratios = level_ratios(level, *_pair(piece), piece.mask, piece.sequences)
+        kept = without_outliers(ratios, piece.mask, lower=0.8, upper=1.2)
+        return [
+            *weight_sums(level, ratios, piece.mask, piece.sequences),
+            num_sequences_lost(piece.mask, kept, piece.sequences),
+            *(aggregation_count(aggregation, piece.mask, piece.sequences) for aggregation in AGGREGATIONS),
+        ]
 
     found = [sum(values) for values in zip(*TwoSlices(inputs, lengths, heads).run(sums), strict=True)]
-    assert found == pytest.approx(sums(inputs))
+    assert found == pytest.approx(sums(inputs), abs=1e-6)
