@@ -114,7 +114,8 @@ def order_from_bytes(data: bytes) -> RankOrder:
         case "fill_buffer":
             return FillBuffer(plans=tuple(source_rank_plan_from_proto(plan) for plan in message.fill_buffer.ranks))
         case "save_policy":
-            return SavePolicy(folder=Path(message.save_policy.folder))
+            save = message.save_policy
+            return SavePolicy(folder=Path(save.folder), with_optimizer=save.with_optimizer)
         case "load_policy":
             load = message.load_policy
             return LoadPolicy(folder=Path(load.folder), with_optimizer=load.with_optimizer)
@@ -161,8 +162,9 @@ def _order_message(order: RankOrder) -> orders_pb2.RankOrder:
         case FillBuffer(plans=plans):
             ranks = [source_rank_plan_to_proto(plan) for plan in plans]
             return orders_pb2.RankOrder(fill_buffer=orders_pb2.FillBuffer(ranks=ranks))
-        case SavePolicy(folder=folder):
-            return orders_pb2.RankOrder(save_policy=orders_pb2.SavePolicy(folder=str(folder)))
+        case SavePolicy(folder=folder, with_optimizer=with_optimizer):
+            save = orders_pb2.SavePolicy(folder=str(folder), with_optimizer=with_optimizer)
+            return orders_pb2.RankOrder(save_policy=save)
         case LoadPolicy(folder=folder, with_optimizer=with_optimizer):
             load = orders_pb2.LoadPolicy(folder=str(folder), with_optimizer=with_optimizer)
             return orders_pb2.RankOrder(load_policy=load)

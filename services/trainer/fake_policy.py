@@ -107,8 +107,8 @@ class FakePolicy:
         box = Box(starts=(0, 0), sizes=shape)
         return [OwnedShard(shard=SourceShard(tensor=_TABLE, tensor_shape=shape, box=box), tensor=self._table.detach())]
 
-    def save(self, folder: Path) -> None:
-        """Writes the table and the number of updates."""
+    def save(self, folder: Path, *, with_optimizer: bool) -> None:
+        """Writes the table and the number of updates; gradient descent has no more state."""
         folder.mkdir(parents=True, exist_ok=True)
         save_file({_TABLE: self._table.detach()}, folder / _FILE, metadata={"num_updates": str(self.num_updates)})
 

@@ -149,7 +149,7 @@ class TrainingLoop:
         """Saves, and only then acknowledges the groups whose effect the checkpoint holds."""
         path = self._checkpoints.path(self._step)
         if not path.is_dir():
-            self._ranks.carry_out(SavePolicy(folder=path))
+            self._ranks.carry_out(SavePolicy(folder=path, with_optimizer=True))
             self._checkpoints.prune()
         self._collector.acknowledge(self._unsaved, rounds_before=self._step)
         self._unsaved = []

@@ -45,10 +45,12 @@ class KeepBuffer:
 
 @dataclass(frozen=True, kw_only=True)
 class SavePolicy:
-    """Save model and optimizer."""
+    """Save the model."""
 
     folder: Path
     """Folder to write."""
+    with_optimizer: bool
+    """Whether the optimizer's state is saved too: several times the model's size."""
 
 
 @dataclass(frozen=True, kw_only=True)

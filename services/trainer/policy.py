@@ -119,8 +119,8 @@ class Policy(Protocol):
         """The hub-named blocks this rank owns, of target and MTP layer, in a fixed order."""
         ...
 
-    def save(self, folder: Path) -> None:
-        """Collective. Writes model and optimizer, readable under another layout of ranks."""
+    def save(self, folder: Path, *, with_optimizer: bool) -> None:
+        """Collective. Writes the model, and the optimizer if asked, readable under another layout of ranks."""
         ...
 
     def load(self, folder: Path, *, with_optimizer: bool) -> None:

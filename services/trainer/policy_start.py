@@ -66,7 +66,7 @@ def start_policy(
     if num_warm_start_steps:
         _warm_start(ranks, board, num_warm_start_steps, warm_start_folder, should_stop)
     if keeps_reference:
-        ranks.carry_out(SavePolicy(folder=checkpoints.reference_path))
+        ranks.carry_out(SavePolicy(folder=checkpoints.reference_path, with_optimizer=False))
         ranks.carry_out(KeepReference())
     return 0
 
@@ -96,5 +96,5 @@ def _warm_start(ranks: RankGroup, board: Board, num_steps: int, folder: Path, sh
         board.status.warm_start_step = step + 1
     board.status.warm_start_seconds = time.monotonic() - started
     ranks.carry_out(ResetOptimizer())
-    ranks.carry_out(SavePolicy(folder=folder))
+    ranks.carry_out(SavePolicy(folder=folder, with_optimizer=False))
     logger.info("warm start done", extra={"steps": num_steps, "seconds": board.status.warm_start_seconds})

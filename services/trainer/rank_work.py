@@ -60,8 +60,8 @@ class RankWork:
                 return RankReply(buffer=self._fill(plans))
             case KeepBuffer():
                 self._sender.keep()
-            case SavePolicy(folder=folder):
-                self._policy.save(folder)
+            case SavePolicy(folder=folder, with_optimizer=with_optimizer):
+                self._policy.save(folder, with_optimizer=with_optimizer)
             case LoadPolicy(folder=folder, with_optimizer=with_optimizer):
                 self._policy.load(folder, with_optimizer=with_optimizer)
             case ResetOptimizer():

@@ -32,6 +32,7 @@ LAUNCHES = {
             "clip",
             "resume",
             "save",
+            "model_alone",
             "broken_checkpoint",
             "non_finite",
             "learn",
@@ -44,7 +45,7 @@ LAUNCHES = {
     "tp2": Launch(
         cases=(
             *("step", "weights", "clip", "resume", "save", "load"),
-            *("reference_between_steps", "vocabulary_gradients"),
+            *("model_alone", "reference_between_steps", "vocabulary_gradients"),
         ),
         world=2,
         tp=2,
@@ -170,6 +171,13 @@ def test_experts_move_to_other_ranks_without_the_optimizer(launcher: Launcher) -
     before, after = launcher.ranks("one", "save"), launcher.ranks("ep2", "load")
     assert largest_difference(whole(after, "saved"), whole(before, "saved")) == 0.0
     assert "saved with ep 1, but this run has ep 2" in after[0]["error"]
+
+
+@pytest.mark.parametrize("launch", ["one", "tp2"])
+def test_a_model_saved_alone_comes_back_and_has_no_optimizer(launch: str, launcher: Launcher) -> None:
+    for rank in launcher.ranks(launch, "model_alone"):
+        assert rank["error"].endswith("was saved without an optimizer; load it without one")
+        assert _equal(_blocks(rank["loaded"]), _blocks(rank["saved"]))
 
 
 def test_an_incomplete_checkpoint_is_refused_and_changes_nothing(launcher: Launcher) -> None:

@@ -15,14 +15,15 @@ from services.trainer.megatron.checkpoint_writer import InProcessWriter
 from services.trainer.megatron.model import RankModel
 from services.trainer.megatron.optimizer import PartOptimizer
 
-# Its content is the expert-parallel size, on which the shape of the optimizer's state depends.
+# Its content is the expert-parallel size, on which the shape of the optimizer's state depends; 0 without an optimizer.
 _MARKER = "complete"
 
 
 def save_checkpoint(folder: Path, model: RankModel, optimizers: list[PartOptimizer]) -> None:
     """Collective. Writes beside the folder and renames at the end, so that the folder is complete or absent.
 
-    Its parent is on a disk that all ranks share. A folder of that name is replaced.
+    Without optimizers the model alone is saved. The folder's parent is on a disk that all ranks share. A folder of that
+    name is replaced.
     """
     partial = folder.with_name(f".{folder.name}.partial")
     is_first = distributed.get_rank() == 0
@@ -33,7 +34,7 @@ def save_checkpoint(folder: Path, model: RankModel, optimizers: list[PartOptimiz
     dist_checkpointing.save(_state(model, optimizers, is_loading=False), str(partial), InProcessWriter())
     distributed.barrier()
     if is_first:
-        (partial / _MARKER).write_text(str(_num_expert_ranks()))
+        (partial / _MARKER).write_text(str(_num_expert_ranks() if optimizers else 0))
         if folder.exists():
             shutil.rmtree(folder)
         os.replace(partial, folder)
@@ -46,8 +47,8 @@ def load_checkpoint(folder: Path, model: RankModel, optimizers: list[PartOptimiz
     The model may be laid out in any other way, the optimizers on any other tp and number of replicas.
 
     Raises:
-        InvalidInputError: the folder holds no complete checkpoint, or one of another model, or optimizers of another
-            expert-parallel size.
+        InvalidInputError: the folder holds no complete checkpoint, or one of another model, or no optimizers or those
+            of another expert-parallel size.
     """
     _check_complete(folder, with_optimizer=with_optimizer)
     wanted = _state(model, optimizers if with_optimizer else [], is_loading=True)
@@ -77,6 +78,8 @@ def _check_complete(folder: Path, *, with_optimizer: bool) -> None:
         raise InvalidInputError(
             f"{folder}: holds no complete checkpoint; give a folder that a trainer's save finished"
         ) from error
+    if with_optimizer and not num_expert_ranks:
+        raise InvalidInputError(f"{folder}: was saved without an optimizer; load it without one")
     if with_optimizer and num_expert_ranks != _num_expert_ranks():
         raise InvalidInputError(
             f"{folder}: the optimizer was saved with ep {num_expert_ranks}, but this run has ep {_num_expert_ranks()}; "

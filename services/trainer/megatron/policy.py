@@ -130,9 +130,12 @@ class MegatronPolicy:
         """The hub-named blocks this rank holds, as live views, in a fixed order; replicated ones on every rank."""
         return owned_shards(self._model.named_tensors(), model=self._shape, layout=self._layout)
 
-    def save(self, folder: Path) -> None:
-        """Collective. Writes model and optimizers; the folder is complete or absent, and replaced if there."""
-        save_checkpoint(folder, self._model, self._optimizers)
+    def save(self, folder: Path, *, with_optimizer: bool) -> None:
+        """Collective. Writes the model, and the optimizers if asked; the folder is complete or absent.
+
+        A folder of that name is replaced.
+        """
+        save_checkpoint(folder, self._model, self._optimizers if with_optimizer else [])
 
     def load(self, folder: Path, *, with_optimizer: bool) -> None:
         """Collective. Reads what save wrote, also under another layout; without the optimizer, that is reset.

@@ -143,9 +143,9 @@ def resume(rank: Rank) -> Result:
     """Weights after four steps in one go, and after a save, a detour and a load in the middle; from step 0 too."""
     policy, batch = rank.policy, _own_share(rank.policy, make_batch(LENGTHS, seed=7))
     start, middle = rank.out / "start", rank.out / "middle"
-    policy.save(start)
+    policy.save(start, with_optimizer=True)
     _steps(policy, batch, 2)
-    policy.save(middle)
+    policy.save(middle, with_optimizer=True)
     _steps(policy, batch, 2)
     straight = weights_of(policy)
     policy.load(middle, with_optimizer=True)
@@ -171,7 +171,7 @@ def save(rank: Rank) -> Result:
     """Two steps, a checkpoint, and the weights before and after one more step."""
     batch = _own_share(rank.policy, make_batch(LENGTHS, seed=8))
     _steps(rank.policy, batch, 2)
-    rank.policy.save(rank.out / "checkpoint")
+    rank.policy.save(rank.out / "checkpoint", with_optimizer=True)
     saved = weights_of(rank.policy)
     _steps(rank.policy, batch, 1)
     return {"saved": saved, "next": weights_of(rank.policy)}
@@ -188,10 +188,22 @@ def load(rank: Rank) -> Result:
     return {"error": error, "saved": loaded, "next": weights_of(rank.policy)}
 
 
+def model_alone(rank: Rank) -> Result:
+    """The error of asking for an optimizer that was not saved, and the weights that were."""
+    batch, folder = _own_share(rank.policy, make_batch(LENGTHS, seed=13)), rank.out / "model-alone"
+    _steps(rank.policy, batch, 1)
+    rank.policy.save(folder, with_optimizer=False)
+    saved = weights_of(rank.policy)
+    _steps(rank.policy, batch, 1)
+    error = error_of(lambda: rank.policy.load(folder, with_optimizer=True))
+    rank.policy.load(folder, with_optimizer=False)
+    return {"error": error, "saved": saved, "loaded": weights_of(rank.policy)}
+
+
 def broken_checkpoint(rank: Rank) -> Result:
     """Messages of loading folders that hold no complete checkpoint."""
     policy = rank.policy
-    policy.save(rank.out / "whole")
+    policy.save(rank.out / "whole", with_optimizer=True)
     (rank.out / "whole" / "complete").rename(rank.out / "elsewhere")
     before = weights_of(policy)
     absent, incomplete = rank.out / "none", rank.out / "whole"
@@ -257,7 +269,7 @@ CASES: dict[str, Callable[[Rank], Result]] = {
     case.__name__: case
     for case in (
         *(step, weights, parity, split, idle_replica, detachment, clip),
-        *(resume, save, load, broken_checkpoint, non_finite, reference_between_steps, messages, learn),
+        *(resume, save, load, model_alone, broken_checkpoint, non_finite, reference_between_steps, messages, learn),
     )
 }
 

@@ -80,7 +80,7 @@ def test_it_learns_and_counts() -> None:
 
 def test_a_saved_policy_comes_back(tmp_path: Path) -> None:
     policy, other = FakePolicy(vocab_size=3, seed=1), FakePolicy(vocab_size=3, seed=2)
-    policy.save(tmp_path / "checkpoint")
+    policy.save(tmp_path / "checkpoint", with_optimizer=True)
     other.load(tmp_path / "checkpoint", with_optimizer=True)
     assert torch.equal(other.owned_shards()[0].tensor, policy.owned_shards()[0].tensor)
 
@@ -91,7 +91,7 @@ def test_a_folder_without_checkpoint_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
-    FakePolicy(vocab_size=4).save(tmp_path)
+    FakePolicy(vocab_size=4).save(tmp_path, with_optimizer=True)
     with pytest.raises(InvalidInputError, match=r"shape \(4, 4\), \(3, 3\) is wanted"):
         FakePolicy(vocab_size=3).load(tmp_path, with_optimizer=False)
 

@@ -44,7 +44,7 @@ ORDERS: list[RankOrder] = [
     OfferShards(),
     FillBuffer(plans=(SourceRankPlan(rank=1, pieces=(PIECE,)),)),
     KeepBuffer(),
-    SavePolicy(folder=Path("/a/b")),
+    SavePolicy(folder=Path("/a/b"), with_optimizer=True),
     LoadPolicy(folder=Path("/a/b"), with_optimizer=True),
     ResetOptimizer(),
     KeepReference(),

@@ -70,15 +70,15 @@ def test_the_reference_is_the_policy_after_the_warm_start(tmp_path: Path) -> Non
         WarmStartStep(step=0),
         WarmStartStep(step=1),
         ResetOptimizer(),
-        SavePolicy(folder=tmp_path / "warm"),
-        SavePolicy(folder=reference),
+        SavePolicy(folder=tmp_path / "warm", with_optimizer=False),
+        SavePolicy(folder=reference, with_optimizer=False),
         KeepReference(),
     ]
 
 
 def test_without_a_warm_start_it_is_the_model_as_it_came(tmp_path: Path) -> None:
     _, orders = start(tmp_path, keeps_reference=True)
-    assert orders == [SavePolicy(folder=tmp_path / "checkpoints" / "reference"), KeepReference()]
+    assert orders == [SavePolicy(folder=tmp_path / "checkpoints" / "reference", with_optimizer=False), KeepReference()]
 
 
 def test_a_cached_warm_start_is_the_reference_too(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_cached_warm_start_is_the_reference_too(tmp_path: Path) -> None:
     _, orders = start(tmp_path, keeps_reference=True, num_warm_start_steps=2)
     assert orders == [
         LoadPolicy(folder=tmp_path / "warm", with_optimizer=False),
-        SavePolicy(folder=tmp_path / "checkpoints" / "reference"),
+        SavePolicy(folder=tmp_path / "checkpoints" / "reference", with_optimizer=False),
         KeepReference(),
     ]
 

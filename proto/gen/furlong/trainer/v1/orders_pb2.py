@@ -26,7 +26,7 @@ from furlong.common.v1 import sample_pb2 as furlong_dot_common_dot_v1_dot_sample
 from furlong.weights.v1 import transfer_pb2 as furlong_dot_weights_dot_v1_dot_transfer__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x66urlong/trainer/v1/orders.proto\x12\x12\x66urlong.trainer.v1\x1a\x1e\x66urlong/common/v1/sample.proto\x1a!furlong/weights/v1/transfer.proto\"\xcc\x04\n\tRankOrder\x12\x35\n\x0btrain_round\x18\x01 \x01(\x0b\x32\x1e.furlong.trainer.v1.TrainRoundH\x00\x12<\n\x0fwarm_start_step\x18\x02 \x01(\x0b\x32!.furlong.trainer.v1.WarmStartStepH\x00\x12\x37\n\x0coffer_shards\x18\x03 \x01(\x0b\x32\x1f.furlong.trainer.v1.OfferShardsH\x00\x12\x35\n\x0b\x66ill_buffer\x18\x04 \x01(\x0b\x32\x1e.furlong.trainer.v1.FillBufferH\x00\x12\x35\n\x0bkeep_buffer\x18\t \x01(\x0b\x32\x1e.furlong.trainer.v1.KeepBufferH\x00\x12\x35\n\x0bsave_policy\x18\x05 \x01(\x0b\x32\x1e.furlong.trainer.v1.SavePolicyH\x00\x12\x35\n\x0bload_policy\x18\x06 \x01(\x0b\x32\x1e.furlong.trainer.v1.LoadPolicyH\x00\x12=\n\x0freset_optimizer\x18\x07 \x01(\x0b\x32\".furlong.trainer.v1.ResetOptimizerH\x00\x12;\n\x0ekeep_reference\x18\n \x01(\x0b\x32!.furlong.trainer.v1.KeepReferenceH\x00\x12\x31\n\tstop_rank\x18\x08 \x01(\x0b\x32\x1c.furlong.trainer.v1.StopRankH\x00\x42\x06\n\x04work\"D\n\nTrainRound\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12(\n\x06groups\x18\x02 \x03(\x0b\x32\x18.furlong.common.v1.Group\"\x1d\n\rWarmStartStep\x12\x0c\n\x04step\x18\x01 \x01(\x03\"\r\n\x0bOfferShards\"?\n\nFillBuffer\x12\x31\n\x05ranks\x18\x01 \x03(\x0b\x32\".furlong.weights.v1.SourceRankPlan\"\x0c\n\nKeepBuffer\"\x1c\n\nSavePolicy\x12\x0e\n\x06\x66older\x18\x01 \x01(\t\"4\n\nLoadPolicy\x12\x0e\n\x06\x66older\x18\x01 \x01(\t\x12\x16\n\x0ewith_optimizer\x18\x02 \x01(\x08\"\x10\n\x0eResetOptimizer\"\x0f\n\rKeepReference\"\n\n\x08StopRank\"\xde\x01\n\tRankReply\x12\x32\n\x05offer\x18\x01 \x01(\x0b\x32#.furlong.weights.v1.SourceRankOffer\x12\x30\n\x06\x62uffer\x18\x02 \x01(\x0b\x32 .furlong.weights.v1.SourceBuffer\x12;\n\x07\x66igures\x18\x03 \x03(\x0b\x32*.furlong.trainer.v1.RankReply.FiguresEntry\x1a.\n\x0c\x46iguresEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x66urlong/trainer/v1/orders.proto\x12\x12\x66urlong.trainer.v1\x1a\x1e\x66urlong/common/v1/sample.proto\x1a!furlong/weights/v1/transfer.proto\"\xcc\x04\n\tRankOrder\x12\x35\n\x0btrain_round\x18\x01 \x01(\x0b\x32\x1e.furlong.trainer.v1.TrainRoundH\x00\x12<\n\x0fwarm_start_step\x18\x02 \x01(\x0b\x32!.furlong.trainer.v1.WarmStartStepH\x00\x12\x37\n\x0coffer_shards\x18\x03 \x01(\x0b\x32\x1f.furlong.trainer.v1.OfferShardsH\x00\x12\x35\n\x0b\x66ill_buffer\x18\x04 \x01(\x0b\x32\x1e.furlong.trainer.v1.FillBufferH\x00\x12\x35\n\x0bkeep_buffer\x18\t \x01(\x0b\x32\x1e.furlong.trainer.v1.KeepBufferH\x00\x12\x35\n\x0bsave_policy\x18\x05 \x01(\x0b\x32\x1e.furlong.trainer.v1.SavePolicyH\x00\x12\x35\n\x0bload_policy\x18\x06 \x01(\x0b\x32\x1e.furlong.trainer.v1.LoadPolicyH\x00\x12=\n\x0freset_optimizer\x18\x07 \x01(\x0b\x32\".furlong.trainer.v1.ResetOptimizerH\x00\x12;\n\x0ekeep_reference\x18\n \x01(\x0b\x32!.furlong.trainer.v1.KeepReferenceH\x00\x12\x31\n\tstop_rank\x18\x08 \x01(\x0b\x32\x1c.furlong.trainer.v1.StopRankH\x00\x42\x06\n\x04work\"D\n\nTrainRound\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12(\n\x06groups\x18\x02 \x03(\x0b\x32\x18.furlong.common.v1.Group\"\x1d\n\rWarmStartStep\x12\x0c\n\x04step\x18\x01 \x01(\x03\"\r\n\x0bOfferShards\"?\n\nFillBuffer\x12\x31\n\x05ranks\x18\x01 \x03(\x0b\x32\".furlong.weights.v1.SourceRankPlan\"\x0c\n\nKeepBuffer\"4\n\nSavePolicy\x12\x0e\n\x06\x66older\x18\x01 \x01(\t\x12\x16\n\x0ewith_optimizer\x18\x02 \x01(\x08\"4\n\nLoadPolicy\x12\x0e\n\x06\x66older\x18\x01 \x01(\t\x12\x16\n\x0ewith_optimizer\x18\x02 \x01(\x08\"\x10\n\x0eResetOptimizer\"\x0f\n\rKeepReference\"\n\n\x08StopRank\"\xde\x01\n\tRankReply\x12\x32\n\x05offer\x18\x01 \x01(\x0b\x32#.furlong.weights.v1.SourceRankOffer\x12\x30\n\x06\x62uffer\x18\x02 \x01(\x0b\x32 .furlong.weights.v1.SourceBuffer\x12;\n\x07\x66igures\x18\x03 \x03(\x0b\x32*.furlong.trainer.v1.RankReply.FiguresEntry\x1a.\n\x0c\x46iguresEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -48,17 +48,17 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_KEEPBUFFER']._serialized_start=894
   _globals['_KEEPBUFFER']._serialized_end=906
   _globals['_SAVEPOLICY']._serialized_start=908
-  _globals['_SAVEPOLICY']._serialized_end=936
-  _globals['_LOADPOLICY']._serialized_start=938
-  _globals['_LOADPOLICY']._serialized_end=990
-  _globals['_RESETOPTIMIZER']._serialized_start=992
-  _globals['_RESETOPTIMIZER']._serialized_end=1008
-  _globals['_KEEPREFERENCE']._serialized_start=1010
-  _globals['_KEEPREFERENCE']._serialized_end=1025
-  _globals['_STOPRANK']._serialized_start=1027
-  _globals['_STOPRANK']._serialized_end=1037
-  _globals['_RANKREPLY']._serialized_start=1040
-  _globals['_RANKREPLY']._serialized_end=1262
-  _globals['_RANKREPLY_FIGURESENTRY']._serialized_start=1216
-  _globals['_RANKREPLY_FIGURESENTRY']._serialized_end=1262
+  _globals['_SAVEPOLICY']._serialized_end=960
+  _globals['_LOADPOLICY']._serialized_start=962
+  _globals['_LOADPOLICY']._serialized_end=1014
+  _globals['_RESETOPTIMIZER']._serialized_start=1016
+  _globals['_RESETOPTIMIZER']._serialized_end=1032
+  _globals['_KEEPREFERENCE']._serialized_start=1034
+  _globals['_KEEPREFERENCE']._serialized_end=1049
+  _globals['_STOPRANK']._serialized_start=1051
+  _globals['_STOPRANK']._serialized_end=1061
+  _globals['_RANKREPLY']._serialized_start=1064
+  _globals['_RANKREPLY']._serialized_end=1286
+  _globals['_RANKREPLY_FIGURESENTRY']._serialized_start=1240
+  _globals['_RANKREPLY_FIGURESENTRY']._serialized_end=1286
 # @@protoc_insertion_point(module_scope)

@@ -54,7 +54,7 @@ class RankOrder(google.protobuf.message.Message):
 
     @property
     def save_policy(self) -> global___SavePolicy:
-        """Save model and optimizer."""
+        """Save model and perhaps optimizer."""
 
     @property
     def load_policy(self) -> global___LoadPolicy:
@@ -185,14 +185,18 @@ class SavePolicy(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     FOLDER_FIELD_NUMBER: builtins.int
+    WITH_OPTIMIZER_FIELD_NUMBER: builtins.int
     folder: builtins.str
     """Folder to write."""
+    with_optimizer: builtins.bool
+    """Whether the optimizer's state is saved too."""
     def __init__(
         self,
         *,
         folder: builtins.str = ...,
+        with_optimizer: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["folder", b"folder"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["folder", b"folder", "with_optimizer", b"with_optimizer"]) -> None: ...
 
 global___SavePolicy = SavePolicy
 
