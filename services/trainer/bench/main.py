@@ -18,9 +18,9 @@ from services.trainer.bench.timing import CaseFigures, time_case
 
 MAX_PASSES = 12.0
 """A loss may cost so many plain masked means over what it reads."""
-_TABLE_WIDTH = 104
 MAX_DIFFERENCE = 1e-4
 """Relative difference to the peer, whose sums are in another order."""
+_TABLE_WIDTH = 104
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -76,6 +76,8 @@ def _nothing() -> None:
 
 
 def _device(name: str) -> torch.device:
+    if name not in ("cpu", "cuda"):
+        raise ConfigError(f"--device is {name!r}; give cpu or cuda")
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError('--device is "cuda", but torch finds no CUDA device; give --device cpu')
     return torch.device(name)

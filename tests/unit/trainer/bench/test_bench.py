@@ -77,6 +77,11 @@ def test_the_command_writes_a_row_for_every_loss(tmp_path: Path, capsys: pytest.
     assert "most passes" in capsys.readouterr().out
 
 
+def test_an_unknown_device_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--device", "tpu"]) == 2
+    assert capsys.readouterr().err == "furlong: error: --device is 'tpu'; give cpu or cuda\n"
+
+
 def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "absent" / "bench.json"
     assert main(["--rows", "1", "--columns", "4", "--rounds", "1", "--json", str(path)]) == 2
