@@ -50,8 +50,8 @@ def clipped_surrogate(
     The ratio is clipped to [1 - clip_low, 1 + clip_high]; the two are separate as in DAPO (arXiv 2503.14476, eq. 8).
 
     Args:
-        dual_clip: above 1, the loss of a token with a negative advantage is at most dual_clip |A| (arXiv 1912.09729,
-            eq. 5), which bounds tokens that became far likelier; 0 switches it off.
+        dual_clip: above 1, the loss of a token with a negative advantage is at most dual_clip |A| (arXiv 1912.09729),
+            which bounds tokens that became far likelier; 0 switches it off.
     """
     log_ratio = masked_log_ratio(inputs.logprobs, inputs.old_logprobs, inputs.mask)
     return _clipped(log_ratio, inputs, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip)
