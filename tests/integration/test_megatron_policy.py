@@ -230,9 +230,9 @@ def test_policy_and_draft_learn_a_batch_by_heart(launch: str, launcher: Launcher
     first, last = result["first"], result["last"]
     # Random weights guess about one in 64.
     assert first["metric_sums"]["loss"] / NUM_LABELS == pytest.approx(math.log(64), rel=0.3)
-    assert last["metric_sums"]["loss"] / NUM_LABELS < 0.05
+    assert last["metric_sums"]["loss"] / NUM_LABELS < 0.1
     assert first["mtp_loss"] == pytest.approx(math.log(64), rel=0.3)
-    assert last["mtp_loss"] < 0.05
+    assert last["mtp_loss"] < 0.1
 
 
 def _blocks(value: object) -> list[torch.Tensor]:

@@ -42,6 +42,8 @@ def start_process_groups(address: RankAddress, parallel: ParallelConfig, *, devi
         rank=address.rank,
         world_size=address.world,
         timeout=_COLLECTIVE_TIMEOUT,
+        # NCCL guesses its device otherwise, and warns at every barrier that it does.
+        device_id=device if device.type == "cuda" else None,
     )
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=parallel.tp,

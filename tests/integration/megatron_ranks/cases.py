@@ -59,7 +59,7 @@ def step(rank: Rank) -> Result:
     policy, batch = rank.policy, _own_share(rank.policy, make_batch(LENGTHS, seed=1))
     figures = _update(policy, [batch], lr=0.0)
     gradients = gradients_of(policy)
-    statistics = policy.statistics([batch])[0]
+    statistics = _statistics(policy, batch)
     later = [_plain(_update(policy, [batch], lr=1e-3)) for _ in range(3)]
     return {
         "figures": _plain(figures),
@@ -79,7 +79,7 @@ def parity(rank: Rank) -> Result:
     hub = load_file(rank.model_dir / "model.safetensors")
     model, batch = reference_model(hub, variant), make_batch(LENGTHS, seed=2)
     logprobs, entropies = label_logprobs(model, batch, temperature=TEMPERATURE)
-    found = rank.policy.statistics([batch])[0]
+    found = _statistics(rank.policy, batch)
     mask = batch.loss_mask
     (-(logprobs * batch.advantages)[mask].sum() / _COUNT).backward()
     draft = {name: tensor.requires_grad_() for name, tensor in draft_weights(hub).items()}
@@ -229,18 +229,18 @@ def reference_between_steps(rank: Rank) -> Result:
     straight, straight_counts = weights_of(policy), _step_counts(policy)
     start_over(rank)
     policy.keep_reference()
-    kept = policy.statistics([batch])[0].logprobs
+    kept = _statistics(policy, batch).logprobs
     asked = []
     for _ in range(4):
         _steps(policy, batch, 1)
-        asked.append(policy.reference_logprobs([batch])[0])
+        asked.append(policy.reference_logprobs([batch.to(policy.device)])[0].cpu())
     return {
         "straight": straight,
         "interrupted": weights_of(policy),
         "step_counts": ([float(count) for count in straight_counts], [float(count) for count in _step_counts(policy)]),
         "kept": kept,
         "asked": asked,
-        "moved": policy.statistics([batch])[0].logprobs,
+        "moved": _statistics(policy, batch).logprobs,
     }
 
 
@@ -284,7 +284,13 @@ def _update(
     count: float = _COUNT,
     loss_function: LossFunction = weighted_loss,
 ) -> UpdateFigures:
-    return policy.update(batches, loss_function, global_count=count, lr=lr, mtp_lr=lr, weight_decay=0.01)
+    moved = [batch.to(policy.device) for batch in batches]
+    return policy.update(moved, loss_function, global_count=count, lr=lr, mtp_lr=lr, weight_decay=0.01)
+
+
+def _statistics(policy: MegatronPolicy, batch: PackedBatch) -> TokenStatistics:
+    (found,) = policy.statistics([batch.to(policy.device)])
+    return TokenStatistics(logprobs=found.logprobs.cpu(), entropies=found.entropies.cpu())
 
 
 def _steps(policy: MegatronPolicy, batch: PackedBatch, number: int) -> None:
@@ -311,7 +317,7 @@ def _own_share(policy: MegatronPolicy, batch: PackedBatch) -> PackedBatch:
 
 
 def _shards(shards: Sequence[OwnedShard]) -> Shards:
-    return [(o.shard.tensor, o.shard.tensor_shape, o.shard.box.starts, o.tensor.clone()) for o in shards]
+    return [(o.shard.tensor, o.shard.tensor_shape, o.shard.box.starts, o.tensor.to("cpu", copy=True)) for o in shards]
 
 
 def weights_of(policy: MegatronPolicy) -> Shards:
