@@ -4,17 +4,19 @@ from services.common.prompt_ledger import PromptLedger
 from services.common.sample_queue import QueuedGroup, SampleQueue
 
 
-def reject_group(queued: QueuedGroup, *, queue: SampleQueue, ledger: PromptLedger, reason: str) -> None:
+def reject_group(queued: QueuedGroup, *, queue: SampleQueue, ledger: PromptLedger, reason: str) -> bool:
     """Removes the entry and reopens its prompt, so that the same group id will be generated and pushed again.
 
     The order matters. The id is freed before the prompt is, so the new push cannot be taken for a repetition; the
     entry goes last, so a crash before that delivers it again and the rejection is repeated. When the new group has
-    already arrived by then, the ledger is left alone.
+    already arrived by then, the ledger is left alone. False when it was: no round loses the group.
 
     Raises:
         StateConflictError: another consumer has opened the queue.
         UnavailableError: the server cannot be reached.
     """
-    if queue.release(queued):
-        ledger.reject_accepted(round_=queued.group.round, position=queued.group.position, reason=reason)
+    was_accepted = queue.release(queued) and ledger.reject_accepted(
+        round_=queued.group.round, position=queued.group.position, reason=reason
+    )
     queue.acknowledge([queued.entry_id])
+    return was_accepted

@@ -123,15 +123,17 @@ class MemoryPromptLedger:
                 self._return(lease)
             return len(mine)
 
-    def reject_accepted(self, *, round_: int, position: int, reason: str) -> None:
+    def reject_accepted(self, *, round_: int, position: int, reason: str) -> bool:
         """See PromptLedger.reject_accepted."""
         with self._lock:
             state = self._round(round_)
-            if position in state.accepted:
-                state.accepted.remove(position)
-                state.returned.add(position)
-                state.rejected[reason] += 1
-                self._first_open = min(self._first_open, round_)
+            if position not in state.accepted:
+                return False
+            state.accepted.remove(position)
+            state.returned.add(position)
+            state.rejected[reason] += 1
+            self._first_open = min(self._first_open, round_)
+            return True
 
     def round_state(self, round_: int) -> RoundState:
         """See PromptLedger.round_state."""

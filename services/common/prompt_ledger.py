@@ -99,12 +99,12 @@ class PromptLedger(Protocol):
         """Returns every prompt the worker holds and counts them. A worker that starts again calls this first."""
         ...
 
-    def reject_accepted(self, *, round_: int, position: int, reason: str) -> None:
+    def reject_accepted(self, *, round_: int, position: int, reason: str) -> bool:
         """The trainer refuses an accepted group (too old, or from an abandoned history): the round is open again
         and the prompt is leased again first.
 
-        Does nothing when the position is not accepted in the round. The sums of rewards and samples keep what the
-        refused group added: they tell what was generated, not what was trained. Use `reject_group` of
+        False, and nothing is done, when the position is not accepted in the round. The sums of rewards and samples keep
+        what the refused group added: they tell what was generated, not what was trained. Use `reject_group` of
         group_rejection.py, which also makes the group id pushable again.
         """
         ...

@@ -6,6 +6,9 @@ from typing import Protocol
 from services.common.errors import InvalidInputError, OverloadedError, StateConflictError
 from services.common.records import Group, group_id
 
+LATE = "late"
+"""Why a queued group is not trained: the lease it was made under was no longer held, or its round is over."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class QueuedGroup:

@@ -11,12 +11,12 @@ from typing import Protocol, TypeVar
 from services.common.errors import OverloadedError
 from services.common.prompt_ledger import PromptLease, PromptLedger
 from services.common.records import Group, Prompt, group_id
-from services.common.sample_queue import SampleQueue
+from services.common.sample_queue import LATE, SampleQueue
 from services.rollout.engine import Engine, SamplingParameters
 from services.rollout.group_rules import GroupRules
 from services.rollout.overlong import OverlongPenalty
 from services.rollout.scoring import ScoredResponse, Scorer, TextDecoder, sample_of, score_responses
-from services.rollout.tally import ACCEPTED, LATE, Tally
+from services.rollout.tally import ACCEPTED, SURPLUS, Tally
 
 logger = logging.getLogger(__name__)
 
@@ -95,11 +95,13 @@ class GroupMaker:
         if reason is not None:
             finite = [reward for reward in rewards if math.isfinite(reward)]
             held = await asyncio.to_thread(self._ledger.settle_dropped, lease, reason=reason, rewards=finite)
-            return reason if held else LATE
+            return reason if held else SURPLUS
         group = self._group(lease, prompt, scored)
-        await asyncio.to_thread(_until_there_is_room, lambda: self._queue.push(group))
+        is_new = await asyncio.to_thread(_until_there_is_room, lambda: self._queue.push(group))
         held = await asyncio.to_thread(self._ledger.settle_accepted, lease, rewards=rewards)
-        return ACCEPTED if held else LATE
+        if held:
+            return ACCEPTED
+        return LATE if is_new else SURPLUS
 
     async def _generate_and_score(self, prompt: Prompt) -> list[ScoredResponse]:
         """The responses with the rewards to train on: the grader's less the penalty of long ones."""

@@ -10,10 +10,9 @@ from services.rollout.metrics import RolloutMetrics
 from services.rollout.scoring import ScoredResponse
 
 ACCEPTED = "accepted"
-LATE = "late"
-"""The lease was no longer held: another worker makes the group, or its round was full."""
 SURPLUS = "surplus"
-"""Given up while it was made, because the lease was no longer held: as a rule, its round was full."""
+"""Not queued, because the lease was no longer held: its round was full, or another worker makes the group. A group
+that was queued before this showed is LATE."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +69,7 @@ class Tally:
         self._metrics.group_seconds.observe(seconds)
 
     def add_surplus(self, num_groups: int) -> None:
-        """Counts groups that were given up while they were made."""
+        """Counts groups that were stopped while they were made."""
         with self._lock:
             self._outcomes[SURPLUS] += num_groups
         self._metrics.groups.labels(outcome=SURPLUS).inc(num_groups)

@@ -4,13 +4,13 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from services.common.errors import DeadlineError, ShortRoundError
 from services.common.group_rejection import reject_group
 from services.common.prompt_ledger import PromptLedger, RoundState
 from services.common.records import Group
-from services.common.sample_queue import QueuedGroup, SampleQueue
+from services.common.sample_queue import LATE, QueuedGroup, SampleQueue
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,8 @@ class CollectedRound:
     """A round that is ready to train on."""
 
     state: RoundState
-    """The ledger's view of it."""
+    """The ledger's view of it. Under LATE, `num_rejected` has the groups that left the queue since the collected round
+    before, and that no round lost by it."""
     queued: tuple[QueuedGroup, ...] = field(default=())
     """Its groups, in order of position, so that a replay trains in the same order."""
 
@@ -61,6 +62,7 @@ class RoundCollector:
         self._timeout_seconds = timeout_seconds
         self._should_stop = should_stop
         self._held: defaultdict[int, dict[int, QueuedGroup]] = defaultdict(dict)
+        self._num_late = 0
 
     def open(self, *, step: int) -> None:
         """Claims everything that waits in the queue and refuses what the history that ends at step does not know.
@@ -97,7 +99,7 @@ class RoundCollector:
                 del self._held[round_]
                 queued_groups = tuple(held[position] for position in state.accepted_positions)
                 self._drop_surplus(held, state)
-                return CollectedRound(state=state, queued=queued_groups)
+                return CollectedRound(state=self._with_late(state), queued=queued_groups)
         state = self._ledger.round_state(round_)
         raise DeadlineError(
             f"round {round_} has {state.num_accepted} accepted and {state.num_leased} leased prompts after "
@@ -123,6 +125,7 @@ class RoundCollector:
         group = queued.group
         if group.round < step:
             self._queue.acknowledge([queued.entry_id])
+            self._num_late += 1
         elif lag_steps(group) > self._max_lag_versions:
             self._reject(queued, TOO_OLD)
         else:
@@ -130,9 +133,15 @@ class RoundCollector:
 
     def _reject(self, queued: QueuedGroup, reason: str) -> None:
         logger.info("group refused", extra={"group_id": queued.group.group_id, "reason": reason})
-        reject_group(queued, queue=self._queue, ledger=self._ledger, reason=reason)
+        if not reject_group(queued, queue=self._queue, ledger=self._ledger, reason=reason):
+            self._num_late += 1
 
     def _drop_surplus(self, held: dict[int, QueuedGroup], state: RoundState) -> None:
-        """A worker whose lease ran out may have pushed a group that the ledger did not accept."""
+        """A worker whose lease ran out, or whose round was full, may have pushed a group that was not accepted."""
         surplus = held.keys() - set(state.accepted_positions)
         self._queue.acknowledge([held[position].entry_id for position in surplus])
+        self._num_late += len(surplus)
+
+    def _with_late(self, state: RoundState) -> RoundState:
+        num_late, self._num_late = self._num_late, 0
+        return replace(state, num_rejected={**state.num_rejected, LATE: num_late}) if num_late else state

@@ -65,7 +65,8 @@ def test_rejected_group_is_generated_and_delivered_again_once(pair, run_id):
     producer, trainer = open_queue(), open_queue()
     generate(ledger, producer, run_id, max_round=0)
     first, stale, last = claim_all(trainer)
-    reject_group(stale, queue=trainer, ledger=ledger, reason="stale")
+    assert reject_group(stale, queue=trainer, ledger=ledger, reason="stale")
+    assert not reject_group(stale, queue=trainer, ledger=ledger, reason="stale")
     assert not ledger.round_state(0).is_complete
     assert generate(ledger, producer, run_id, max_round=0) == [(0, 1)]
     assert places(claim_all(trainer)) == [(0, 1)]

@@ -178,6 +178,28 @@ async def test_a_surplus_group_that_was_pushed_too_late_is_counted_and_not_train
     assert collected_positions(scene, 1) == [0, 3]
 
 
+async def test_a_void_group_that_was_never_queued_is_surplus() -> None:
+    # Position 0 has equal rewards, and is settled only after its lease has gone back.
+    engine = HeldBackEngine(lambda position: False)
+    scene = Scene(
+        lambda label, response: 1.0 if label == "0" else half_right(label, response),
+        max_groups_in_flight=1,
+        engine=engine,
+    )
+    leases: list[int] = []
+
+    def may_end(position: int) -> bool:
+        if position == 0 and not leases:
+            leases.append(scene.ledger.give_back_all(worker="rollout-0"))
+        return True
+
+    engine.may_end = may_end
+    await scene.commit(0)
+    await scene.run_until(lambda: scene.is_complete(0))
+    assert leases == [1]
+    assert scene.tally.figures().num_groups_dropped == {"surplus": 1, "equal_rewards": 1}
+
+
 async def test_without_over_sampling_nothing_is_stopped() -> None:
     engine = HeldBackEngine(lambda position: position in {0, 1})
     scene = Scene(engine=engine, max_groups_in_flight=8)
