@@ -1,6 +1,8 @@
 """Which samples of a round reach the policy, with which advantages and under which denominator."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -123,6 +125,20 @@ def test_a_round_without_a_sample_to_train_on_changes_nothing_and_makes_no_nan()
     figures = training(policy, leave_out_truncated=True, updates_per_step=2).train(0, [group])
     assert (figures, policy.asked) == ({"max_mismatch": 0.0}, [])
     assert torch.equal(policy.owned_shards()[0].tensor, before)
+
+
+def test_a_sample_with_a_nan_log_probability_is_rejected_and_counted() -> None:
+    group = make_group((2, 1.0, STOP), (3, 0.0, STOP), (4, 0.0, STOP))
+    broken = replace(group.samples[1], logprobs=(-1.0, math.nan, -1.0))
+    group = replace(group, samples=(group.samples[0], broken, group.samples[2]))
+    policy = RecordingPolicy()
+    figures = training(policy).train(0, [group])
+    ((batches, global_count),) = policy.asked
+    # its reward stays in the group's mean of 1/3
+    assert advantages_by_length(batches) == pytest.approx({2: 2 / 3, 4: -1 / 3})
+    assert (global_count, figures["num_tokens"], figures["num_tokens_rejected"]) == (6.0, 6.0, 3.0)
+    assert figures["num_samples_rejected/undefined_logprobs"] == 1.0
+    assert math.isfinite(figures["gradient_norm"])
 
 
 def test_a_sample_too_long_is_an_error_before_any_update() -> None:
