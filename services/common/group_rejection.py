@@ -9,13 +9,13 @@ def reject_group(queued: QueuedGroup, *, queue: SampleQueue, ledger: PromptLedge
 
     The order matters. The id is freed before the prompt is, so the new push cannot be taken for a repetition; the
     entry goes last, so a crash before that delivers it again and the rejection is repeated. When the new group has
-    already arrived by then, the ledger is left alone. False when it was: no round loses the group.
+    already arrived by then, the ledger is left alone. False when no round loses the group by it.
 
     Raises:
         StateConflictError: another consumer has opened the queue.
         UnavailableError: the server cannot be reached.
     """
-    was_accepted = queue.release(queued) and ledger.reject_accepted(
+    was_accepted = queue.release(queued) and ledger.reject(
         round_=queued.group.round, position=queued.group.position, reason=reason
     )
     queue.acknowledge([queued.entry_id])

@@ -123,13 +123,13 @@ class MemoryPromptLedger:
                 self._return(lease)
             return len(mine)
 
-    def reject_accepted(self, *, round_: int, position: int, reason: str) -> bool:
-        """See PromptLedger.reject_accepted."""
+    def reject(self, *, round_: int, position: int, reason: str) -> bool:
+        """See PromptLedger.reject."""
         with self._lock:
             state = self._round(round_)
-            if position not in state.accepted:
+            if position not in state.accepted and not self._end_lease_of(round_, position):
                 return False
-            state.accepted.remove(position)
+            state.accepted.discard(position)
             state.returned.add(position)
             state.rejected[reason] += 1
             self._first_open = min(self._first_open, round_)
@@ -211,6 +211,11 @@ class MemoryPromptLedger:
         )
         self._round(round_).num_leased += 1
         return lease
+
+    def _end_lease_of(self, round_: int, position: int) -> bool:
+        place = (round_, position)
+        mine = [held.lease for held in self._held.values() if (held.lease.round, held.lease.position) == place]
+        return any(self._end(lease.lease_id) for lease in mine)
 
     def _end(self, lease_id: str) -> bool:
         held = self._held.pop(lease_id, None)

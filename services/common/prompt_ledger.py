@@ -99,13 +99,14 @@ class PromptLedger(Protocol):
         """Returns every prompt the worker holds and counts them. A worker that starts again calls this first."""
         ...
 
-    def reject_accepted(self, *, round_: int, position: int, reason: str) -> bool:
-        """The trainer refuses an accepted group (too old, or from an abandoned history): the round is open again
-        and the prompt is leased again first.
+    def reject(self, *, round_: int, position: int, reason: str) -> bool:
+        """The trainer refuses a queued group (too old, or from an abandoned history): the round is open again and the
+        prompt is leased again first.
 
-        False, and nothing is done, when the position is not accepted in the round. The sums of rewards and samples keep
-        what the refused group added: they tell what was generated, not what was trained. Use `reject_group` of
-        group_rejection.py, which also makes the group id pushable again.
+        A group is queued before it is settled. When it is refused in between, its lease is ended, so that it cannot be
+        accepted without being queued. False, and nothing is done, when the position is neither accepted nor leased in
+        the round. The sums of rewards and samples keep what the refused group added: they tell what was generated, not
+        what was trained. Use `reject_group` of group_rejection.py, which also makes the group id pushable again.
         """
         ...
 

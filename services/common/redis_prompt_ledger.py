@@ -91,9 +91,10 @@ class RedisPromptLedger:
         """See PromptLedger.give_back_all."""
         return _number(self._give_back.run(keys=[self._leases, self._expiry], arguments=[self._prefix, worker]))
 
-    def reject_accepted(self, *, round_: int, position: int, reason: str) -> bool:
-        """See PromptLedger.reject_accepted."""
-        return self._reject.run(keys=[self._cursors], arguments=[self._prefix, round_, position, reason]) == 1
+    def reject(self, *, round_: int, position: int, reason: str) -> bool:
+        """See PromptLedger.reject."""
+        keys = [self._cursors, self._leases, self._expiry]
+        return self._reject.run(keys=keys, arguments=[self._prefix, round_, position, reason]) == 1
 
     def round_state(self, round_: int) -> RoundState:
         """See PromptLedger.round_state."""

@@ -13,6 +13,7 @@ from furlong.rollout.v1 import rollout_pb2_grpc
 from redis import Redis
 
 from services.common.errors import FurlongError
+from services.common.logging_setup import configure_logging
 from services.common.prompts.prompt_source import PromptSource, open_prompt_source
 from services.common.prompts.tokenizer import Tokenizer
 from services.common.redis_connection import open_redis
@@ -74,7 +75,9 @@ class _Parts:
 async def _serve(process: ServiceProcess) -> int:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     engine = await _start_engine(process)
-    # After the engine: SGLang installs handlers of its own while it starts.
+    # After the engine: SGLang sets up logging and installs signal handlers of its own while it starts.
+    configure_logging("rollout")
+    logging.getLogger("sglang").setLevel(logging.WARNING)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     try:

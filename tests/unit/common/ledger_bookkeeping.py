@@ -101,11 +101,17 @@ class Bookkeeping:
             self.returned.add((held.round, held.position))
 
     def reject(self, pick):
-        round_, position = sorted(self.accepted)[pick % len(self.accepted)] if self.accepted else (0, pick)
-        self.ledger.reject_accepted(round_=round_, position=position, reason="stale")
-        if (round_, position) in self.accepted:
-            self.accepted.remove((round_, position))
-            self.returned.add((round_, position))
+        held = {(held.round, held.position): (held, worker) for held, worker in self.held}
+        places = sorted(self.accepted | held.keys()) or [(0, pick)]
+        round_, position = place = places[pick % len(places)]
+        assert self.ledger.reject(round_=round_, position=position, reason="stale") == (
+            place in self.accepted or place in held
+        )
+        if place in self.accepted:
+            self.accepted.remove(place)
+            self.returned.add(place)
+        elif place in held:
+            self._void([held[place]])
 
     def check(self):
         out = [held.position for held, _ in self.held]

@@ -77,6 +77,21 @@ def test_rejected_group_is_generated_and_delivered_again_once(pair, run_id):
     assert places(claim_all(open_queue())) == [(0, 1)]
 
 
+def test_group_refused_between_its_push_and_its_settlement_is_made_again(pair, run_id):
+    """Otherwise the ledger would accept a group that no queue holds, and the trainer would wait for it in vain."""
+    ledger, open_queue = pair
+    producer, trainer = open_queue(), open_queue()
+    [held] = ledger.lease(worker="a", max_round=0, max_prompts=1)
+    name = group_id(run_id=run_id, round_=0, position=0)
+    producer.push(Group(group_id=name, round=0, position=0, prompt_token_ids=(0,), samples=()))
+    assert reject_group(claim_all(trainer)[0], queue=trainer, ledger=ledger, reason="too_old")
+    assert not ledger.settle_accepted(held, rewards=[1.0])
+    assert ledger.round_state(0).num_rejected == {"too_old": 1}
+    assert generate(ledger, producer, run_id, max_round=0) == [(0, 0), (0, 1), (0, 2)]
+    assert places(claim_all(trainer)) == [(0, 0), (0, 1), (0, 2)]
+    assert ledger.round_state(0).is_complete
+
+
 @pytest.mark.parametrize("num_calls_before_crash", [1, 2])
 @pytest.mark.parametrize("is_regenerated_before_resume", [False, True])
 def test_crash_inside_a_rejection_loses_and_repeats_nothing(
@@ -88,7 +103,7 @@ def test_crash_inside_a_rejection_loses_and_repeats_nothing(
     stale = claim_all(trainer)[1]
     trainer.release(stale)
     if num_calls_before_crash == 2:
-        ledger.reject_accepted(round_=0, position=1, reason="stale")
+        ledger.reject(round_=0, position=1, reason="stale")
     if is_regenerated_before_resume:
         generate(ledger, producer, run_id, max_round=0)
 

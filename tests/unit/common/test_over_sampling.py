@@ -124,7 +124,7 @@ def test_one_refused_group_of_a_full_round_starts_one_prompt_and_no_over_samplin
     leases = lease(ledger, 5)  # not the whole wave of 7
     for held in leases[:4]:
         ledger.settle_accepted(held, rewards=[1.0])
-    ledger.reject_accepted(round_=0, position=1, reason="too_old")
+    ledger.reject(round_=0, position=1, reason="too_old")
     again = lease(ledger)
     assert places(again) == [(0, 1)]
     # Dropped this time, it is replaced by one prompt. The surplus of this very round is not taken: its group may have
