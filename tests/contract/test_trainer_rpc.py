@@ -27,11 +27,22 @@ def make_report(step: int, held_out_accuracy: float | None = None) -> StepReport
         step=step,
         round=replace(
             summarize_round(
-                [], RoundState(round=step, num_accepted=0, num_leased=0, num_spent=0), [], SelectedSamples(indices=())
+                [],
+                RoundState(round=step, num_accepted=0, num_leased=0, num_spent=0),
+                [],
+                SelectedSamples(indices=()),
+                num_rejected={},
             ),
             num_samples_left_out={"overlong": 3},
         ),
-        update=UpdateSummary(policy_loss=0.25, logprob_mismatch_max=0.5),
+        update=UpdateSummary(
+            policy_loss=0.25,
+            logprob_mismatch_max=0.5,
+            importance_cut_fraction=0.125,
+            rejected_token_fraction=0.375,
+            sequence_masked_fraction=0.625,
+            kl=0.75,
+        ),
         publish=PublishSummary(
             is_committed=True, are_digests_equal=True, sync_seconds=0.5, pause_seconds=0.125, num_aborted=0
         ),
@@ -87,6 +98,8 @@ def test_watch_steps_streams_past_and_new_reports(board: Board, stub: trainer_pb
     assert dict(second.num_samples_left_out) == {"overlong": 3}
     assert not second.HasField("held_out_accuracy")
     assert (second.policy_loss, second.logprob_mismatch_max, second.queue_depth) == (0.25, 0.5, 3)
+    assert (second.importance_cut_fraction, second.rejected_token_fraction) == (0.125, 0.375)
+    assert (second.sequence_masked_fraction, second.kl) == (0.625, 0.75)
     assert (second.sync_seconds, second.pause_seconds, second.is_committed) == (0.5, 0.125, True)
     stream.cancel()
 
