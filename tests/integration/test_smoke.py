@@ -123,6 +123,8 @@ def test_records_are_complete(first_run: FinishedRun) -> None:
     assert (records / "learning_curve.png").stat().st_size > 10_000
     logs = {path.name for path in (records / "logs").iterdir()}
     assert logs == {"reward-0.log", "rollout-0.log", "trainer-0.log", "valkey.log", "weights.log"}
+    # SGLang sets up logging of its own while it starts; ours is not lost by it.
+    assert '"event": "generation started"' in (records / "logs" / "rollout-0.log").read_text()
 
 
 def test_nothing_is_left_running(first_run: FinishedRun) -> None:
