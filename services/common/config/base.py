@@ -14,6 +14,6 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 
 
 class Section(BaseModel):
-    """A frozen section of the recipe; an unknown key is an error."""
+    """A frozen section of the recipe; an unknown key is an error, and so is a number that is not finite."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)

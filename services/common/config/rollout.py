@@ -36,7 +36,7 @@ class EvaluationConfig(Section):
     """Held-out prompts of an evaluation within the run."""
     samples_per_prompt: int = Field(default=1, ge=1, le=1024)
     """Responses to each held-out prompt; above 1, pass@k is reported for k = 1, 2, 4, … and this number."""
-    pass_threshold: float = Field(default=1.0, allow_inf_nan=False)
+    pass_threshold: float = 1.0
     """A response passes when its reward is at least this."""
 
 
@@ -46,7 +46,7 @@ class OverlongConfig(Section):
     penalty_buffer_tokens: NonNegativeInt = 0
     """The reward falls linearly over so many last tokens before `sampling.max_new_tokens` (arXiv 2503.14476, eq. 13);
     0 with penalty_factor 0: no penalty."""
-    penalty_factor: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    penalty_factor: float = Field(default=0.0, ge=0)
     """How far the reward has fallen at the limit."""
     filter: bool = False
     """Leave truncated responses out of the loss; their rewards stay in their groups' statistics."""

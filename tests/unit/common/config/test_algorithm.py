@@ -54,6 +54,7 @@ def test_a_table_without_a_type_is_one_of_the_default_type():
     [
         (["type=ppo"], "trainer.algorithm.type is 'ppo': Input should be one of 'grpo', 'dapo'"),
         (["type=gspo", "dual_clip=3"], "unknown key 'trainer.algorithm.dual_clip' (value 3)"),
+        (["clip_high=inf"], "trainer.algorithm.clip_high is inf: Input should be a finite number"),
         (["clip_low=2"], "trainer.algorithm.clip_low is 2: Input should be less than 1"),
         (["kl.coefficient=0.1"], 'trainer.algorithm.kl: coefficient is 0.1, but placement is "off"'),
         (["kl.placement=reward", "kl.unbiased=true"], 'unbiased is true with placement "reward"'),
